@@ -7,50 +7,47 @@ from contextlib import contextmanager
 import torch
 
 
-def silu(z):
-    return z / (1 + torch.exp(-z))
+def numbered(x, seq_idx, w, bias=None, activation=None, before=None):
+    """y [N, C, L] of rows whose tokens see those of their own number only, in front `before` [N, C, width - 1]; tokens
+    with a negative number give 0."""
+    gap, found = w.shape[1] - 1, torch.zeros(x.shape, dtype=torch.float64)
+    for n, numbers in enumerate(seq_idx.tolist()):
+        columns = []
+        for t, number in enumerate(numbers):
+            total = torch.zeros(x.shape[1], dtype=torch.float64)
+            for at in range(t - gap, t + 1) if number >= 0 else ():
+                if at >= 0 and numbers[at] == number:
+                    total = total + w[:, at - t + gap].double() * x[n, :, at].double()
+                elif at < 0 and before is not None and numbers[0] == number:
+                    total = total + w[:, at - t + gap].double() * before[n, :, at].double()
+            total = total if bias is None or number < 0 else total + bias.double()
+            columns.append(total / (1 + torch.exp(-total)) if activation else total)
+        found = found.index_copy(0, torch.tensor([n]), torch.stack(columns, 1)[None])
+    return found
 
 
 def row(x, w, bias=None, before=None, activation=None):
     """y [C, L] of one row x [C, L] behind `before` [C, width - 1], or behind zeros, which are left out."""
-    columns = []
-    for t in range(x.shape[1]):
-        total = torch.zeros(x.shape[0], dtype=torch.float64)
-        for s in range(w.shape[1]):
-            at = t - (w.shape[1] - 1) + s
-            if at >= 0:
-                total = total + w[:, s].double() * x[:, at].double()
-            elif before is not None:
-                total = total + w[:, s].double() * before[:, at].double()
-        total = total if bias is None else total + bias.double()
-        columns.append(silu(total) if activation else total)
-    return torch.stack(columns, 1)
+    before = None if before is None else before[None]
+    return numbered(x[None], torch.zeros(1, x.shape[1], dtype=torch.int32), w, bias, activation, before)[0]
 
 
-def final(x, width, before=None):
-    """[C, width - 1]: what a row leaves behind."""
-    before = x.new_zeros(x.shape[0], width - 1) if before is None else before
-    columns = [before[:, i] for i in range(width - 1)] + [x[:, i] for i in range(x.shape[1])]
-    kept = columns[len(columns) - (width - 1) :]
-    return torch.stack(kept, 1) if kept else x.new_zeros(x.shape[0], 0)
+def sequences(x, offsets, w, bias=None, before=None, activation=None):
+    """(y, final states) of the sequences of one row [1, C, total], each on its own."""
+    ys, states = [], []
+    for k, (start, end) in enumerate(itertools.pairwise(offsets)):
+        one, state = x[0, :, start:end], x.new_zeros(x.shape[1], w.shape[1] - 1) if before is None else before[k]
+        if end > start:
+            ys.append(row(one, w, bias, None if before is None else state, activation))
+        states.append(torch.cat([state, one], 1)[:, end - start :])
+    return torch.cat(ys, 1)[None], torch.stack(states)
 
 
 def rows(x, w, bias=None, before=None, activation=None):
     """(y [N, C, L], final states [N, C, width - 1]) of rows one by one."""
-    states = [None] * len(x) if before is None else list(before)
-    ys = [row(one, w, bias, state, activation) for one, state in zip(x, states, strict=True)]
-    return torch.stack(ys), torch.stack([final(one, w.shape[1], s) for one, s in zip(x, states, strict=True)])
-
-
-def sequences(x, offsets, w, bias=None, before=None, activation=None):
-    """The same of the sequences of one row [1, C, total], each on its own."""
-    ys, states = [], []
-    for k, (start, end) in enumerate(itertools.pairwise(offsets)):
-        one, state = x[0, :, start:end], None if before is None else before[k]
-        if end > start:
-            ys.append(row(one, w, bias, state, activation))
-        states.append(final(one, w.shape[1], state))
-    return torch.cat(ys, 1)[None], torch.stack(states)
+    N, C, L = x.shape
+    y, states = sequences(x.transpose(0, 1).reshape(1, C, -1), range(0, N * L + 1, L), w, bias, before, activation)
+    return y.reshape(C, N, L).transpose(0, 1), states
 
 
 def steps(x, conv_state, w, bias=None, activation=None, begins=None, rows=None):
@@ -74,28 +71,6 @@ def steps(x, conv_state, w, bias=None, activation=None, begins=None, rows=None):
             ys[n, :, t] = row(x[n, :, t : t + 1], w, bias, before, activation)[:, 0]
             buffer[held] = shifted
     return ys, buffer
-
-
-def numbered(x, seq_idx, w, bias=None, activation=None, before=None):
-    """y of rows whose tokens see those of their own number only, in front of a row `before` [N, C, width - 1]; tokens
-    with a negative number give 0."""
-    found = []
-    for row_number, (one, numbers) in enumerate(zip(x, seq_idx.tolist(), strict=True)):
-        columns = []
-        for t, number in enumerate(numbers):
-            total = torch.zeros(one.shape[0], dtype=torch.float64)
-            if number >= 0:
-                for s in range(w.shape[1]):
-                    at = t - (w.shape[1] - 1) + s
-                    if at >= 0 and numbers[at] == number:
-                        total = total + w[:, s].double() * one[:, at].double()
-                    elif at < 0 and before is not None and numbers[0] == number:
-                        total = total + w[:, s].double() * before[row_number, :, at].double()
-                total = total if bias is None else total + bias.double()
-                total = silu(total) if activation else total
-            columns.append(total)
-        found.append(torch.stack(columns, 1))
-    return torch.stack(found)
 
 
 def integers(*shape, seed=0, dtype=torch.float32):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from causal import integers, rows, steps
 
-from nkiconv.errors import NkiconvError
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, install_causal_conv1d
 
 #: What others import, from where.
@@ -77,17 +76,6 @@ def test_states_of_packed_sequences(lengths, state_len):
         for back in range(1, state_len + 1):
             expected = x[ends[k + 1] - back] if back <= length else torch.zeros(3)
             assert torch.equal(found[k, :, -back], expected)
-
-
-@pytest.mark.parametrize(("x", "ends", "state_len", "message"), [
-    (torch.ones(2), torch.tensor([0, 2]), 1, r"x.shape=\(2,\): must have 2 axes"),
-    (torch.ones(2, 3), torch.tensor([[0, 2]]), 1, r"cu_seqlens.shape=\(1, 2\): must be \[sequences"),
-    (torch.ones(2, 3), torch.tensor([0.0, 2.0]), 1, "cu_seqlens.dtype=torch.float32: must be torch.int32"),
-    (torch.ones(2, 3), torch.tensor([0, 2]), -1, "state_len=-1: must be at least 0"),
-])  # fmt: skip
-def test_states_refused(x, ends, state_len, message):
-    with pytest.raises(NkiconvError, match=message):
-        of("causal_conv1d_varlen", "causal_conv1d_varlen_states")(x, ends, state_len)
 
 
 CALLS = {

@@ -103,15 +103,6 @@ def test_derivatives_of_x_weight_and_bias(size, chosen):
         assert torch.equal(one, other.float())
 
 
-@pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
-def test_dtypes_mix(x_dtype, w_dtype):
-    x, state = torch.ones(1, 1).to(x_dtype), torch.tensor([[[256.0, 1.0]]]).to(x_dtype)
-    y = causal_conv1d_update(x, state, torch.ones(1, 3).to(w_dtype))
-    assert (y.dtype, y.item()) == (x_dtype, 258.0)
-    assert state.flatten().tolist() == [1, 1]
-
-
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("numbers", [
     {},

@@ -10,6 +10,7 @@ from layers import FORMS
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import conv2d, conv3d, conv_transpose2d, fla, nn, norm_act_conv1d, pack_filter, serving
+from nkiconv.pytorch.causal import package
 from nkiconv.pytorch.errors import KindError
 
 ROWS = []
@@ -277,6 +278,12 @@ refused(pytorch.causal_conv1d_fn, {"x": X, "weight": W, "bias": B}, [
      r"block.0 cannot run this call; 2 reasons\n.*bias.dtype.*\n.*seq_idx.dtype"),
     ({"x": ONE, "cu_seqlens": torch.arange(20).flip(0)}, GeometryError,
      r"cu_seqlens=\[19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, \.\.\.\]: "),
+])  # fmt: skip
+refused(package.causal_conv1d_varlen_states, {"x": X[0].T, "cu_seqlens": CU, "state_len": 1}, [
+    ({"x": torch.ones(2)}, LayoutError, r"x.shape=\(2,\): must have 2 axes"),
+    ({"cu_seqlens": CU[None]}, GeometryError, r"cu_seqlens.shape=\(1, 3\): must be \[sequences"),
+    ({"cu_seqlens": CU.double()}, DtypeError, "cu_seqlens.dtype=torch.float64: must be torch.int32"),
+    ({"state_len": -1}, GeometryError, "state_len=-1: must be at least 0"),
 ])  # fmt: skip
 X, STATE, W = integers(2, 4), integers(2, 4, 3, seed=2), integers(4, 3, seed=1)
 refused(pytorch.causal_conv1d_update, {"x": X, "conv_state": STATE, "weight": W}, [
