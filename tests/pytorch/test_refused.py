@@ -179,12 +179,25 @@ refused(pytorch.pointwise_mlp, MLP, [
 ])  # fmt: skip
 
 # Modules.
+stats = pytorch.channel_stats
 refused(lambda kind, **more: kind(4, 4, 3, **more), {"kind": nn.Conv1d}, [
     ({"padding_mode": "mirror"}, UnsupportedError, "padding_mode='mirror': accepted are zeros, reflect, replicate"),
     ({"kind": nn.CausalConv1d, "activation": ["relu"]}, UnsupportedError, r"activation=\['relu'\]: accepted are None"),
     ({"kind": nn.CausalConv1d, "residual_position": "after"}, UnsupportedError, "residual_position='after': accepted"),
     ({"padding_mode": "mirror", "activation": "x"}, UnsupportedError, "Conv1d cannot be built; 2 reasons"),
 ])  # fmt: skip
+ROWS += [
+    (
+        functools.partial(torch.jit.script, one),
+        UnsupportedError,
+        "^torch.jit.script: cannot compile nkiconv's functions",
+    )
+    for one in (nn.Conv1d(4, 4, 3), pytorch.convert(torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3))).model, stats)
+]
+ROWS.append((
+    functools.partial(nn.Conv1d(4, 4, 3, padding=3, padding_mode="reflect"), integers(2, 4, 2)), GeometryError,
+    r"input.shape=\(2, 4, 2\): cannot be padded by .3, 3. with padding_mode='reflect'",
+))  # fmt: skip
 
 
 class Own(torch.nn.GroupNorm):
@@ -216,7 +229,6 @@ refused(functools.partial(nn.NormActConv2d, 6, 4, 3), {}, [
     ({}, GeometryError, "num_groups=32: must divide C=6"),
 ])  # fmt: skip
 X = integers(2, 6, 5, 6).float()
-stats = pytorch.channel_stats
 ROWS += [
     (lambda: nn.NormActConv1d(6, 4, 1, norm="batch")(torch.ones(1, 6, 1)), GeometryError, "one value for each mean"),
     (functools.partial(stats, X[:, :, 0, 0]), LayoutError, r"input.shape=\(2, 6\): must have 3 to 5 axes"),

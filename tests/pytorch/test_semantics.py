@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import torch
 from causal import integers
+from chained import made
 from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch_exact import same
 
 from nkiconv import pytorch
-from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+from nkiconv.errors import DtypeError
 from nkiconv.pytorch import nn as ours
 from nkiconv.pytorch.computers import agreements, host
 
@@ -38,26 +39,6 @@ def filled(module):
         for one in module.parameters():
             one.copy_(integers(*one.shape))
     return module
-
-
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("shape", [(2, 4, 7), (4, 7), (2, 4, 7, 6), (4, 7, 6)])
-@pytest.mark.parametrize("groups", [1, 4])
-def test_results_may_be_changed_in_place(shape, groups, computer):
-    kind = "Conv1d" if len(shape) < 4 and shape[-1] == 7 else "Conv2d"
-    net = nn.Sequential(filled(getattr(ours, kind)(4, 4, 3, groups=groups)), nn.ReLU(inplace=True))
-    theirs = nn.Sequential(filled(getattr(nn, kind)(4, 4, 3, groups=groups)), nn.ReLU(inplace=True))
-    x = integers(*shape)
-    g = integers(*theirs(x).shape)
-    assert same(*(torch.autograd.grad(m(x), m.parameters(), g) for m in (net, theirs)))
-
-
-def test_causal_results_may_be_changed_in_place(computer):
-    x, w = integers(2, 3, 6).requires_grad_(), integers(3, 4).requires_grad_()
-    y, final = pytorch.causal_conv1d_fn(x, w, return_final_states=True)
-    (y.relu_().sum() + final.mul_(2).sum()).backward()
-    expected = torch.autograd.grad(F.conv1d(F.pad(x, (3, 0)), w[:, None], groups=3).relu().sum(), w)[0]
-    assert torch.equal(w.grad, expected)
 
 
 def test_plain_bf16_is_torchs_own_and_an_epilogue_rounds_once():
@@ -138,24 +119,6 @@ def test_padding_modes(padding_mode, kind, more, shape, computer):
     assert torch.equal(converted(integers(*shape)), theirs(integers(*shape)))
 
 
-def test_what_cannot_be_padded_is_named():
-    with pytest.raises(
-        GeometryError, match=r"input.shape=\(2, 4, 2\): cannot be padded by .3, 3. with padding_mode='reflect'"
-    ):
-        ours.Conv1d(4, 4, 3, padding=3, padding_mode="reflect")(integers(2, 4, 2))
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("made", [
-    ours.Conv1d(4, 4, 3), pytorch.convert(nn.Sequential(nn.Conv2d(4, 4, 3))).model, pytorch.causal_conv1d_fn,
-], ids=["module", "model", "function"])  # fmt: skip
-def test_scripting_is_refused(made):
-    with pytest.raises(
-        UnsupportedError, match=r"^torch.jit.script: cannot compile nkiconv's functions and modules; us"
-    ):
-        torch.jit.script(made)
-
-
 @pytest.mark.slow
 def test_importing_warns_of_nothing_and_is_light():
     """Though each operator's kernel for derivatives takes the place of another one; what plans comes with its use."""
@@ -201,61 +164,65 @@ def test_bias_and_residual_may_be_changed_before_backward(rank, activation, posi
     assert same(gradients(True), gradients(False))
 
 
-@pytest.mark.parametrize("computer", ["torch", "simulate"])
-def test_full_backward_hooks_before_a_change_in_place(computer, monkeypatch):
-    class Fused(nn.Module):
-        def __init__(self, function):
-            super().__init__()
-            self.function, self.weight = function, nn.Parameter(integers(4, 4, 3, 3))
-
-        def forward(self, x):
-            return self.function(x, self.weight)
-
-    def gradients(function):
-        model, seen = nn.Sequential(Fused(function), nn.ReLU(inplace=True)), []
-        model.register_full_backward_hook(lambda _module, before, behind: seen.append((*before, *behind)))
-        x = integers(1, 4, 5, 5).requires_grad_()
-        model(x).sum().backward()
-        return [*seen[0], x.grad, model[0].weight.grad]
-
-    monkeypatch.setenv("NKICONV_CPU", computer)
-    theirs = gradients(lambda x, w: F.silu(F.conv2d(x, w)))
-    torch.testing.assert_close(gradients(lambda x, w: pytorch.conv2d(x, w, activation="silu")), theirs)
-
-
-#: What a checkpointed function does by torch (F) and by us, with results changed in place behind what is fused.
-CHECKPOINTED = {
+#: By torch (F) and by us, with results changed in place.
+CHANGED = {
     "activation": (lambda x, w: F.silu(F.conv2d(x, w)).add_(1),
      lambda x, w: pytorch.conv2d(x, w, activation="silu").add_(1)),
     "residual": (lambda x, w: F.silu(F.conv2d(x, w, padding=1) + x).add_(1),
      lambda x, w: pytorch.conv2d(x, w, padding=1, activation="silu", residual=x).add_(1)),
     "plain": (lambda x, w: F.conv2d(x, w).add_(1), lambda x, w: pytorch.conv2d(x, w).add_(1)),
+    "one image": (lambda x, w: F.conv2d(x[0], w).add_(1), lambda x, w: pytorch.conv2d(x[0], w).add_(1)),
+    "rows": (lambda x, w: F.conv1d(x[..., 0], w[..., 0]).add_(1),
+     lambda x, w: pytorch.conv1d(x[..., 0], w[..., 0]).add_(1)),
+    "depthwise": (lambda x, w: F.conv1d(x[0, :, :, 0], w[:, :1, 0], groups=4).add_(1),
+     lambda x, w: pytorch.conv1d(x[0, :, :, 0], w[:, :1, 0], groups=4).add_(1)),
     "causal": (lambda x, w: F.silu(F.conv1d(F.pad(x[..., 0], (2, 0)), w[:, :1, 0], groups=4)).mul_(2),
      lambda x, w: pytorch.causal_conv1d_fn(x[..., 0], w[:, 0, 0], activation="silu").mul_(2)),
+    "states": (
+        lambda x, w: torch.cat([F.conv1d(F.pad(x[..., 0], (2, 0)), w[:, :1, 0], groups=4), x[:, :, -2:, 0]], 2).mul(2),
+        lambda x, w: torch.cat([one.mul_(2) for one in pytorch.causal_conv1d_fn(
+            x[..., 0], w[:, 0, 0], return_final_states=True)], 2),
+    ),
     "frames": (lambda x, w: F.conv3d(torch.stack([2 * x, x], 2), w[:, :, None]).mul_(2),
      lambda x, w: pytorch.conv3d(x[:, :, None], w[:, :, None], initial_frames=2 * x[:, :, None]).mul_(2)),
 }  # fmt: skip
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("computer", ["torch", "simulate"])
-@pytest.mark.parametrize("saved", ["conv", ""])
-@pytest.mark.parametrize(("theirs", "mine"), CHECKPOINTED.values(), ids=CHECKPOINTED)
-def test_selective_checkpointing_lets_results_be_changed(theirs, mine, saved, computer, monkeypatch):
-    """Whether a policy keeps results of convolutions or of all operators."""
-    monkeypatch.setenv("NKICONV_CPU", computer)
+def checkpointed(saved, function, *given):
+    """Whether a policy keeps results of convolutions, or with "" of all operators."""
 
     def policy(_context, operator, *_args, **_named):
         return CheckpointPolicy.MUST_SAVE if saved in str(operator) else CheckpointPolicy.PREFER_RECOMPUTE
 
-    given = [integers(2, 4, 6, 5).requires_grad_(), integers(4, 4, 3, 3).requires_grad_()]
     contexts = functools.partial(create_selective_checkpoint_contexts, policy)
-    found = [
-        torch.autograd.grad(checkpoint(one, *given, use_reentrant=False, context_fn=contexts).sum(), given)
-        for one in (theirs, mine)
-    ]
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    return checkpoint(function, *given, use_reentrant=False, context_fn=contexts)
+
+
+def with_hooks(function, *given):
+    """In a module whose full backward hook sees what comes back."""
+    module = made(lambda self, *given: function(*given).relu_())
+    module.register_full_backward_hook(lambda _module, before, _behind: tuple(2 * one for one in before))
+    return module(*given)
+
+
+#: relu_ saves its result, so that it goes with no policy, of torch's either.
+WAYS = {
+    "call": lambda function, *given: function(*given).relu_(), "hooks": with_hooks,
+    "convolutions kept": functools.partial(checkpointed, "conv"), "all kept": functools.partial(checkpointed, ""),
+}  # fmt: skip
+
+
+@pytest.mark.cover(10)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CHANGED)
+def test_results_may_be_changed_in_place(name, way, computer):
+    found = []
+    for one in CHANGED[name]:
+        given = [integers(2, 4, 6, 5).requires_grad_(), integers(4, 4, 3, 3).requires_grad_()]
+        y = WAYS[way](one, *given)
+        g = integers(*y.shape, seed=1)
+        found.append([y, *torch.autograd.grad(y, given, g, allow_unused=True, materialize_grads=True)])
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("computer", ["torch", "simulate"])
@@ -270,17 +237,13 @@ def test_selective_checkpointing_is_never_wrong(computer, monkeypatch):
         def forward(self, x):
             return self.second(self.first(x).add_(1))
 
-    def policy(_context, operator, *_args, **_named):
-        return CheckpointPolicy.MUST_SAVE if "conv" in str(operator) else CheckpointPolicy.PREFER_RECOMPUTE
-
     monkeypatch.setenv("NKICONV_CPU", computer)
-    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
     model, x = Layers(), integers(1, 4, 6, 5).requires_grad_()
     for one in model.parameters():
         one.data = integers(*one.shape)
     leaves = [x, *model.parameters()]
     expected = torch.autograd.grad(model(x).sum(), leaves)
-    y = checkpoint(pytorch.convert(model).model, x, use_reentrant=False, context_fn=contexts)
+    y = checkpointed("conv", pytorch.convert(model).model, x)
     if computer == "torch":
         with pytest.raises(RuntimeError, match="has been mutated"):
             torch.autograd.grad(y.sum(), leaves)
