@@ -94,22 +94,20 @@ def wrapped():
     return made(forward, norm1=nn.GroupNorm(2, C), norm2=nn.GroupNorm(2, C), conv1=causal(), conv2=causal())
 
 
-class Bottleneck(nn.Module):
+def bottleneck(act=None):
     """ResNet's, whose last activation sees a sum in place."""
-
-    def __init__(self, act=None):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(C, 4, 1, bias=False), nn.BatchNorm2d(4)
-        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4)
-        self.conv3, self.bn3 = nn.Conv2d(4, C, 1, bias=False), nn.BatchNorm2d(C)
-        self.down = nn.Sequential(nn.Conv2d(C, C, 1, 2, bias=False), nn.BatchNorm2d(C))
-        self.act = act or nn.ReLU(inplace=True)
 
     def forward(self, x):
         y = self.act(self.bn1(self.conv1(x)))
         y = self.bn3(self.conv3(self.act(self.bn2(self.conv2(y)))))
         y += self.down(x)
         return self.act(y)
+
+    convs = nn.Conv2d(C, 4, 1, bias=False), nn.Conv2d(4, 4, 3, 2, 1, bias=False), nn.Conv2d(4, C, 1, bias=False)
+    parts = {f"conv{i}": one for i, one in enumerate(convs, 1)}
+    parts |= {f"bn{i}": nn.BatchNorm2d(one.out_channels) for i, one in enumerate(convs, 1)}
+    down = nn.Sequential(nn.Conv2d(C, C, 1, 2, bias=False), nn.BatchNorm2d(C))
+    return made(forward, **parts, down=down, act=act or nn.ReLU(inplace=True))
 
 
 def two(forward, rank=2, norm=None, **more):
@@ -174,50 +172,39 @@ def summed():
     return made(forward, conv1=nn.Conv2d(3, C, 3, padding=1), norm=nn.GroupNorm(2, C), conv2=nn.Conv2d(C, C, 3))
 
 
-class Residual(nn.Module):
+def residual(norm, rank=2, scale=1.0):
     """A block as diffusers' VAEs have it, with a division of the sum."""
-
-    def __init__(self, norm, rank=2, scale=1.0):
-        super().__init__()
-        conv = CONVOLUTIONS[rank]
-        self.norm1, self.norm2, self.scale = norm(), norm(), scale
-        self.conv1, self.conv2 = conv(C, C, 3, padding=1), conv(C, C, 3, padding=1)
 
     def forward(self, x):
         h = self.conv1(F.silu(self.norm1(x)))
         return (x + self.conv2(F.silu(self.norm2(h)))) / self.scale
 
+    conv1, conv2 = (CONVOLUTIONS[rank](C, C, 3, padding=1) for _ in range(2))
+    return made(forward, norm1=norm(), norm2=norm(), scale=scale, conv1=conv1, conv2=conv2)
 
-class Net(nn.Module):
+
+def net(norm=lambda: nn.GroupNorm(2, C), rank=2, scale=1.0, forward=None, **more):
     """A convolution, two blocks, and a norm at the end that no convolution follows."""
-
-    def __init__(self, norm=lambda: nn.GroupNorm(2, C), rank=2, scale=1.0):
-        super().__init__()
-        self.stem = CONVOLUTIONS[rank](3, C, 3, padding=1)
-        self.blocks = nn.Sequential(*(Residual(norm, rank, scale) for _ in range(2)))
-        self.last = norm()
-
-    def forward(self, x):
-        return self.last(self.blocks(self.stem(x)))
+    blocks = nn.Sequential(*(residual(norm, rank, scale) for _ in range(2)))
+    parts = {"stem": CONVOLUTIONS[rank](3, C, 3, padding=1), "blocks": blocks, "last": norm(), **more}
+    return made(forward or (lambda self, x: self.last(self.blocks(self.stem(x)))), **parts)
 
 
 def between(what):
     """Something happens between a convolution and the norm that reads its result."""
-    return made(lambda self, x: self.blocks[0](what(self.stem(x))), Net)
+    return net(forward=lambda self, x: self.blocks[0](what(self.stem(x))))
 
 
-class Basic(nn.Module):
+def basic(rank=2, **options):
     """A basic block of a ResNet."""
-
-    def __init__(self, rank=2, **options):
-        super().__init__()
-        conv, norm = CONVOLUTIONS[rank], getattr(nn, f"BatchNorm{rank}d")
-        self.conv1, self.bn1, self.act = conv(3, C, 3, padding=1), norm(C, **options), nn.ReLU(inplace=True)
-        self.conv2, self.bn2, self.conv3 = conv(C, C, 3, padding=1), norm(C, **options), conv(C, C, 1)
 
     def forward(self, x):
         h = self.conv2(self.act(self.bn1(self.conv1(x))))
         return self.conv3(self.act(self.bn2(h)))
+
+    conv, norm = CONVOLUTIONS[rank], getattr(nn, f"BatchNorm{rank}d")
+    convs = {"conv1": conv(3, C, 3, padding=1), "conv2": conv(C, C, 3, padding=1), "conv3": conv(C, C, 1)}
+    return made(forward, **convs, bn1=norm(C, **options), bn2=norm(C, **options), act=nn.ReLU(inplace=True))
 
 
 class NormAct(nn.BatchNorm2d):
@@ -286,17 +273,15 @@ def changed_before(self, x):
     return self.conv(y)
 
 
-class Decoder(nn.Module):
+def decoder():
     """A block, an upsampler, and a block whose norm reads what the upsampler writes."""
-
-    def __init__(self):
-        super().__init__()
-        self.before, self.grow = nn.Conv2d(4, C, 3, padding=1), Grown()
-        self.norm, self.after = nn.GroupNorm(2, C), nn.Conv2d(C, C, 3, padding=1)
 
     def forward(self, x):
         x = self.grow(self.before(x))
         return x + self.after(F.silu(self.norm(x)))
+
+    before, after = nn.Conv2d(4, C, 3, padding=1), nn.Conv2d(C, C, 3, padding=1)
+    return made(forward, norm=nn.GroupNorm(2, C), before=before, grow=Grown(), after=after)
 
 
 class Causal(nn.Conv3d):
@@ -386,13 +371,8 @@ class ConvNext(nn.Module):
         return y if self.also is None else y + self.also(h)
 
 
-class Sequence(nn.Module):
+def torchvisions():
     """The same as torchvision writes it."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.block = nn.LayerNorm(C), nn.Sequential(nn.Linear(C, WIDE), nn.GELU(), nn.Linear(WIDE, C))
-        self.scale = nn.Parameter(torch.ones(C, 1, 1))
 
     def forward(self, x):
         y = self.block(self.norm(torch.permute(x, [0, 2, 3, 1])))
@@ -400,43 +380,39 @@ class Sequence(nn.Module):
         y += x
         return y
 
+    block = nn.Sequential(nn.Linear(C, WIDE), nn.GELU(), nn.Linear(WIDE, C))
+    return made(forward, norm=nn.LayerNorm(C), block=block, scale=nn.Parameter(torch.ones(C, 1, 1)))
 
-class First(nn.Module):
+
+def metas():
     """The same as Meta and transformers write it: scaled before it is permuted."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.act = nn.LayerNorm(C), nn.GELU()
-        self.pwconv1, self.pwconv2 = nn.Linear(C, WIDE), nn.Linear(WIDE, C)
-        self.gamma = nn.Parameter(torch.ones(C))
 
     def forward(self, x):
         y = self.gamma * self.pwconv2(self.act(self.pwconv1(self.norm(x.permute(0, 2, 3, 1)))))
         return x + y.permute(0, 3, 1, 2)
 
+    layers = {"pwconv1": nn.Linear(C, WIDE), "pwconv2": nn.Linear(WIDE, C), "gamma": nn.Parameter(torch.ones(C))}
+    return made(forward, norm=nn.LayerNorm(C), act=nn.GELU(), **layers)
 
-class Convolutions(nn.Module):
+
+def convolutions(more=None):
     """The same by 1x1 convolutions."""
-
-    def __init__(self, more=None):
-        super().__init__()
-        self.fc1, self.act, self.drop = nn.Conv2d(C, WIDE, 1), nn.GELU(), nn.Dropout(0.1)
-        self.fc2, self.gamma, self.more = nn.Conv2d(WIDE, C, 1), nn.Parameter(torch.ones(C, 1, 1)), more
 
     def forward(self, x):
         h = x * 2 if self.more is None else self.more(x)
         return self.gamma * self.fc2(self.drop(self.act(self.fc1(h)))) + x
 
+    layers = {"fc1": nn.Conv2d(C, WIDE, 1), "fc2": nn.Conv2d(WIDE, C, 1), "gamma": nn.Parameter(torch.ones(C, 1, 1))}
+    return made(forward, act=nn.GELU(), drop=nn.Dropout(0.1), **layers, more=more)
 
-class OwnNorm(nn.Module):
+
+def own_norm():
     """Meta's LayerNorm."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.bias, self.eps = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C)), 1e-6
 
     def forward(self, x):
         return F.layer_norm(x, (C,), self.weight, self.bias, self.eps)
+
+    return made(forward, weight=nn.Parameter(torch.ones(C)), bias=nn.Parameter(torch.zeros(C)), eps=1e-6)
 
 
 class FrontNorm(nn.LayerNorm):

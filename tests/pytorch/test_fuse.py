@@ -162,18 +162,18 @@ FUSED = {
     "groups": (
         lambda: fm.Grown(nn.Conv2d(C, C, 3, stride=(1, 2), groups=2, bias=False)), X, [": x_upsample=2 of conv"], UP),
     "decoder": (
-        fm.Decoder, [(2, 4, 4, 5)],
+        fm.decoder, [(2, 4, 4, 5)],
         ["norm: silu -> after -> sum; statistics grow.conv", "grow: x_upsample=2 of grow.conv", "after: sum"],
         "conv2d; up conv2d stats; norm silu conv2d sum",
     ),
     # layers of images
     "timm": (fm.ConvNext, X, BOTH, ONE),
     "torchvision": (
-        fm.Sequence, X, [BOTH[0].replace("mlp.fc1", "block.0"), BOTH[1].replace("mlp.fc2", "block.2")], ONE),
-    "Meta": (fm.First, X, [line.replace("mlp.fc", "pwconv") for line in BOTH], ONE),
-    "1x1 convolutions": (fm.Convolutions, X, [line.removeprefix("mlp.") for line in APART], ONE.removeprefix("layer ")),
+        fm.torchvisions, X, [BOTH[0].replace("mlp.fc1", "block.0"), BOTH[1].replace("mlp.fc2", "block.2")], ONE),
+    "Meta": (fm.metas, X, [line.replace("mlp.fc", "pwconv") for line in BOTH], ONE),
+    "1x1 convolutions": (fm.convolutions, X, [line.removeprefix("mlp.") for line in APART], ONE.removeprefix("layer ")),
     "after a chain": (
-        lambda: fm.Convolutions(nn.Sequential(nn.GroupNorm(2, C), nn.Conv2d(C, C, 1))), X,
+        lambda: fm.convolutions(nn.Sequential(nn.GroupNorm(2, C), nn.Conv2d(C, C, 1))), X,
         ["more.0: more.1", *(line.removeprefix("mlp.") for line in APART)],
         "channel_stats; norm conv2d; pointwise_mlp sum gelu",
     ),
@@ -184,9 +184,9 @@ FUSED = {
         lambda: fm.ConvNext(fm.Mlp(nn.ReLU(inplace=True))), X, [BOTH[0].replace("gelu", "relu"), BOTH[1]],
         ONE.replace("gelu", "relu"),
     ),
-    "Meta's norm": (lambda: fm.ConvNext(norm=fm.OwnNorm()), X, BOTH, ONE),
+    "Meta's norm": (lambda: fm.ConvNext(norm=fm.own_norm()), X, BOTH, ONE),
     "timm's norm": (
-        lambda: fm.Convolutions(fm.FrontNorm(C)), X,
+        lambda: fm.convolutions(fm.FrontNorm(C)), X,
         ["fc1: more -> 1x1 convolution -> gelu", "fc2: 1x1 convolution -> scale -> sum"], ONE,
     ),
     "RMSNorm": (lambda: fm.ConvNext(norm=nn.RMSNorm(C, 1e-5)), X, BOTH, ONE.replace("layer", "rms")),
@@ -216,7 +216,7 @@ TIMED = (
 #: The same in training.
 TRAINED = {
     **{f"{more} of rank {rank}": (
-        lambda more=more, rank=rank: fm.Basic(rank, **more), [STEMS[rank]], BASIC,
+        lambda more=more, rank=rank: fm.basic(rank, **more), [STEMS[rank]], BASIC,
         "conv2d stats; norm relu conv2d stats; norm relu conv2d".replace("2d", f"{rank}d"),
     ) for rank, more in (
         (2, {}), (1, {"momentum": None}), (3, {"track_running_stats": False}), (2, {"affine": False}))},
@@ -286,7 +286,7 @@ def test_calls_in_bf16():
 
 @pytest.mark.parametrize("act", ["relu", "silu", "gelu_tanh"])
 def test_a_bottleneck_is_its_convolutions(act):
-    model, x = drawn(fm.Bottleneck(ACTS[act])).eval(), image(2, C, 6, 8)
+    model, x = drawn(fm.bottleneck(ACTS[act])).eval(), image(2, C, 6, 8)
     report = convert(model, fuse=True, fold_batchnorm=True)
     assert told(report)[4:] == [f"conv1: {act}", f"conv2: {act}", f"conv3: sum, {act}"]
     assert_same(report.model, model, x)
@@ -295,7 +295,7 @@ def test_a_bottleneck_is_its_convolutions(act):
 
 def test_polyphase_sums_taps_where_they_meet_one_pixel():
     """By a transposed convolution, whose statistics the norm after it has."""
-    model, x = drawn(fm.Decoder()).eval(), image(2, 4, 4, 5)
+    model, x = drawn(fm.decoder()).eval(), image(2, 4, 4, 5)
     report = convert(model, fuse=True, polyphase=True)
     assert told(report)[1] == "grow: sums of taps of grow.conv"
     assert calls(report.model, x) == "conv2d; conv_transpose2d stats; norm silu conv2d sum"
@@ -390,7 +390,7 @@ LEFT = {
     ),
     "hardswish layers": (lambda: fm.ConvNext(fm.Mlp(nn.Hardswish())).eval(), X, f"mlp.fc1: {NOTHING}", "conv2d sum"),
     "layers in a chain": (
-        lambda: fm.Convolutions(nn.GroupNorm(2, C)).eval(), X,
+        lambda: fm.convolutions(nn.GroupNorm(2, C)).eval(), X,
         "fc1: is not swapped by this call, or is in a chain with its norm, as its own row says",
         "channel_stats; norm conv2d gelu; conv2d sum",
     ),

@@ -271,7 +271,7 @@ def test_training_keeps_what_is_between_layers():
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_model_that_was_converted_in_the_other_mode(first):
-    model, x = drawn(fm.Basic()).train(first), image(*STEM)
+    model, x = drawn(fm.basic()).train(first), image(*STEM)
     report = convert(model, fuse=True)
     assert [bool(chain.statistics) for chain in report.chains] == [first] * 2
     found, plain = copy.deepcopy(report.model).train(not first), copy.deepcopy(model).train(not first)
@@ -309,7 +309,7 @@ def test_norms_with_an_activation_alone(act, training):
 
 
 def test_a_divisor_that_changes_after_the_conversion():
-    found, model = pair(fm.Net)
+    found, model = pair(fm.net)
     for net in (model, found):
         net.blocks[0].scale = 4.0  # after it was proved to be 1
     assert_same(found, model, image(*STEM))
@@ -321,7 +321,7 @@ def test_traces_batches_and_another_conversion():
     x = image(2, C, 5, 5)
     assert_same(torch.fx.symbolic_trace(found), model, x)
     assert torch.equal(torch.vmap(found)(x[None])[0], found(x))
-    again = convert(pair(fm.Net)[0], fuse=True)
+    again = convert(pair(fm.net)[0], fuse=True)
     assert not any(chain.statistics for chain in again.chains)
     assert calls(again.model, image(*STEM)).count("channel_stats") == 0
 
@@ -378,66 +378,12 @@ def test_checkpoints_compute_again(reentrant):
     assert all(close(found, right, 4 * terms_of(both[1])) for found, right in zip(*results, strict=True))
 
 
-def of_norms(m, x):
-    normed = m[0](x)
-    x.add_(1)
-    m[2](m[1](normed))
-
-
-def of_times(m, x):
-    t = image(2, C, 1, 1)
-    pending = m.norm(m.conv1(x) + t)
-    t.add_(1)
-    m.conv2(pending)
-
-
-def of_scales(m, x):
-    scale = torch.ones(2, C, 1, 1)
-    pending = m.norm(image(*X)) * scale
-    scale.add_(1)
-    m.conv2(pending)
-
-
-def of_videos(m, x):
-    pending = m.conv1(x)
-    x.add_(1)
-    pending.sum()
-
-
-def of_upsampling(m, x):
-    m.between = lambda y: (x.add_(1), y)[1]
-    m(x)
-
-
-def of_layer_norms(m, x):
-    pending = m.norm(x)
-    x.add_(1)
-    pending.sum()
-
-
-def of_first_layers(m, x):
-    pending = m.mlp.act(m.mlp.fc1(x))
-    x.add_(1)
-    m.mlp.fc2(pending).sum()
-
-
-def of_layers(m, x):
-    pending = m.mlp.fc2(m.mlp.act(m.mlp.fc1(x)))
-    x.add_(1)
-    pending.sum()
-
-
 def hidden(m, x):
     """A change that no graph shows."""
     y = m.a(x)
     for change in m.changes:
         change(x)
     return F.relu(y) + m.b(x)
-
-
-def of_convolutions(m, x):
-    m.changes.append(lambda x: x.add_(1))
-    m(x)
 
 
 def zeroes(self, hidden):
@@ -448,20 +394,43 @@ def zeroes(self, hidden):
     return self.pointwise_conv2(self.depthwise_conv(x))
 
 
-#: What makes a model, the shape of its input, and code that changes a tensor before what was made of it is computed.
+def between(m, x):
+    m.between = lambda y: (x.add_(1), y)[1]
+    return m(x)
+
+
+def inside(m, x):
+    m.changes.append(lambda x: x.add_(1))
+    return m(x)
+
+
+TIME, TOKENS = image(2, C, 1, 1), (2, 4, 3, C)
+#: What makes a model, the shape of its input, what makes a result that is not computed yet, and what asks for it after
+#: the input, or numbers for each channel, were changed.
 CHANGES = {
-    "norm": (fm.chain, X, of_norms), "time": (fm.timed, STEM, of_times),
-    "scale": (lambda: fm.timed("scale and shift"), STEM, of_scales), "videos": (fm.Clip, (1, C, 3, 4, 5), of_videos),
-    "upsampling": (fm.Grown, X, of_upsampling), "norm of layers": (fm.ConvNext, (2, 4, 3, C), of_layer_norms),
-    "first layer": (fm.ConvNext, (2, 4, 3, C), of_first_layers), "layer": (fm.ConvNext, (2, 4, 3, C), of_layers),
-    "convolution": (lambda: made(hidden, changes=[], **dict(fm.two(hidden).named_children())), X, of_convolutions),
-    "rows": (lambda: made(zeroes, Conformer), (3, 11, C), lambda m, x: m(x)),
+    "norm": (fm.chain, X, lambda m, x: m[0](x), lambda m, z: m[2](m[1](z))),
+    "time": (fm.timed, STEM, lambda m, x: m.norm(m.conv1(x) + TIME), lambda m, z: m.conv2(z)),
+    "scale": (lambda: fm.timed("scale and shift"), X, lambda m, x: m.norm(x + 0) * TIME, lambda m, z: m.conv2(z)),
+    "videos": (fm.Clip, (1, C, 3, 4, 5), lambda m, x: m.conv1(x), lambda m, z: z.sum()),
+    "norm of layers": (fm.ConvNext, TOKENS, lambda m, x: m.norm(x), lambda m, z: z.sum()),
+    "first layer": (fm.ConvNext, TOKENS, lambda m, x: m.mlp.act(m.mlp.fc1(x)), lambda m, z: m.mlp.fc2(z).sum()),
+    "layer": (fm.ConvNext, TOKENS, lambda m, x: m.mlp.fc2(m.mlp.act(m.mlp.fc1(x))), lambda m, z: z.sum()),
+    # changed by the model's own code
+    "upsampling": (fm.Grown, X, lambda m, x: x, between),
+    "convolution": (
+        lambda: made(hidden, changes=[], **dict(fm.two(hidden).named_children())), X, lambda m, x: x, inside),
+    "rows": (lambda: made(zeroes, Conformer), (3, 11, C), lambda m, x: x, lambda m, x: m(x)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_input_that_changes_in_the_meantime_is_refused(name):
-    make, shape, change = CHANGES[name]
+    make, shape, begin, ask = CHANGES[name]
     found, _ = pair(make)
-    with torch.no_grad(), pytest.raises(UnsupportedError, match="was changed in place"):
-        change(found, image(*shape))
+    x = image(*shape)
+    with torch.no_grad():
+        pending = begin(found, x)
+        for one in (x, TIME) if pending is not x else ():
+            one.add_(1)
+        with pytest.raises(UnsupportedError, match="was changed in place"):
+            ask(found, pending)

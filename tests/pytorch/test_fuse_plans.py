@@ -39,16 +39,16 @@ def asked_of(found):
 BOTTLENECK = {"conv1": "conv2d relu", "conv2": "conv2d relu", "conv3": "conv2d sum relu", "down.0": "conv2d"}
 #: What makes a model, the shape of its input, what is asked for its layers, and options.
 PLANS = {
-    "Bottleneck": (fm.Bottleneck, (1, C, 6, 8), BOTTLENECK, {"fold_batchnorm": True}),
+    "Bottleneck": (fm.bottleneck, (1, C, 6, 8), BOTTLENECK, {"fold_batchnorm": True}),
     "Decoder": (
-        fm.Decoder, GROWN, {"before": "conv2d", "grow.conv": "up conv2d stats", "after": "norm silu conv2d sum"}, {}),
+        fm.decoder, GROWN, {"before": "conv2d", "grow.conv": "up conv2d stats", "after": "norm silu conv2d sum"}, {}),
     "polyphase": (
-        fm.Decoder, GROWN, {"before": "conv2d", "grow.conv": "conv_transpose2d stats", "after": "norm silu conv2d sum"},
+        fm.decoder, GROWN, {"before": "conv2d", "grow.conv": "conv_transpose2d stats", "after": "norm silu conv2d sum"},
         {"polyphase": True},
     ),
     "layers": (fm.ConvNext, X, {"mlp.fc2": "layer pointwise_mlp sum gelu"}, {"advice": True}),
     "trained layers": (fm.ConvNext, X, {"mlp.fc1": "conv2d gelu", "mlp.fc2": "conv2d sum"}, {"training": True}),
-    "1x1 convolutions": (fm.Convolutions, X, {"fc2": "pointwise_mlp sum gelu"}, {}),
+    "1x1 convolutions": (fm.convolutions, X, {"fc2": "pointwise_mlp sum gelu"}, {}),
     "LFM2": (lambda: ShortConv(C, 3), ROWS, {"": "BCx depthwise_conv1d"}, {}),
     "Qwen3-Next": (lambda: Delta(C, [4, 4, 6]), ROWS, {"": "causal_conv1d_split silu"}, {}),
     "Conformer": (
@@ -150,7 +150,7 @@ def test_two_layers(way, priced, monkeypatch):
         return SimpleNamespace(modelled_us=with_norm if x_norm else plain)
 
     monkeypatch.setattr(only_ways, "plan_mlp", plan)
-    found = planned(fm.First(), X)
+    found = planned(fm.metas(), X)
     assert [*asked_of(found).values()] == expected
     told = " ".join(str(found.report).split())
     assert f"norm -> 1x1 convolution -> gelu{'; ' if of_norm else ' '}{of_norm}".strip() in told
@@ -163,7 +163,7 @@ def test_layers_in_parts_give_the_same(layers, norm, monkeypatch):
     monkeypatch.setattr(pixel_layers, "is_timed", lambda x: True)
     monkeypatch.setattr(pixel_layers, "layers_pay", lambda *_: layers)
     monkeypatch.setattr(pixel_layers, "x_norm_pays", lambda *_: norm)
-    model = drawn(fm.First()).eval()
+    model = drawn(fm.metas()).eval()
     assert_same(convert(model, fuse=True).model, model, image(*X))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chained import C, assert_same, calls, drawn, image, made
-from fused_models import CONVOLUTIONS, Net, between
+from fused_models import CONVOLUTIONS, between, net
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,7 +31,7 @@ def sampled(self, x, size=None):
 def decoder():
     """A block after an upsampler."""
     up = made(sampled, conv=nn.Conv2d(C, C, 3, padding=1))
-    return made(lambda self, x: self.blocks[1](self.up(self.blocks[0](self.stem(x)))), Net, up=up)
+    return net(forward=lambda self, x: self.blocks[1](self.up(self.blocks[0](self.stem(x)))), up=up)
 
 
 def alone(first, norm=lambda: nn.GroupNorm(2, C), depthwise=False):
@@ -48,17 +48,17 @@ BOTH = {"1": "0", "4": "3"}
 #: convolution returns.
 NETS = {
     **{f"{name} norms of rank {rank}": (
-        lambda name=name, rank=rank: Net(lambda: NORMS[name](rank), rank), ROWS[rank], FROM, 0,
+        lambda name=name, rank=rank: net(lambda: NORMS[name](rank), rank), ROWS[rank], FROM, 0,
     ) for name, rank in (("group", 1), ("group", 2), ("instance", 2), ("group", 3), ("instance", 3))},
-    "a division": (lambda: Net(scale=2.0), IMAGE, {k: v for k, v in FROM.items() if k != "blocks.1.norm1"}, 1),
+    "a division": (lambda: net(scale=2.0), IMAGE, {k: v for k, v in FROM.items() if k != "blocks.1.norm1"}, 1),
     "in place": (lambda: between(torch.relu_), IMAGE, FIRST, 1),
     "a product": (lambda: between(lambda x: 2 * x), IMAGE, FIRST, 1),
     "another order": (lambda: between(lambda x: x.flip(2)), IMAGE, FIRST, 1),
     "a part": (lambda: between(lambda x: x[:, :, 1:]), IMAGE, FIRST, 1),
     "casts that do nothing": (
         lambda: between(lambda x: x.to("cpu").contiguous()), IMAGE, {"blocks.0.norm1": "stem", **FIRST}, 0),
-    "another way": (lambda: made(branch, Net), IMAGE, FIRST, 1),
-    "another call": (lambda: made(lambda m, x: m.blocks[0](m.stem(x)) + m.stem(x + 1), Net), IMAGE, FIRST, 1),
+    "another way": (lambda: net(forward=branch), IMAGE, FIRST, 1),
+    "another call": (lambda: net(forward=lambda m, x: m.blocks[0](m.stem(x)) + m.stem(x + 1)), IMAGE, FIRST, 1),
     "upsampled": (decoder, IMAGE, FROM | {"blocks.1.norm1": "up.conv"}, 0),
     "depthwise": (lambda: alone(nn.Conv2d(C, C, 3, groups=C), depthwise=True), (2, C, 7, 6), BOTH, 0),
     "depthwise volumes": (lambda: alone(nn.Conv3d(C, C, 2, groups=C), depthwise=True), (2, C, 7, 6, 5), BOTH, 0),
