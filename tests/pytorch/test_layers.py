@@ -75,7 +75,9 @@ def test_tangents(name, mode):
 
 
 @in_both
-@pytest.mark.cover(40)
+@pytest.mark.cover(40, keep=[
+    "causal-x-simulate", "causal-all-simulate", "layer of pixels, 3d, post_activation, frames-x-simulate",
+])  # fmt: skip
 @pytest.mark.parametrize("batched", ["x", "filters", "all"])
 @of_each
 def test_batches(name, batched, mode):
@@ -97,7 +99,7 @@ def test_no_images(name, mode):
         assert [one.shape for one in found] == [(0, *one.shape[1:]) for one in whole]
 
 
-@pytest.mark.cover(8)
+@pytest.mark.cover(8, keep=["causal"])
 @of_each
 def test_only_what_is_wanted_is_differentiated(name):
     """The gradient by one of the tensors alone."""
@@ -114,7 +116,7 @@ def test_only_what_is_wanted_is_differentiated(name):
             assert_within_share(*found, share(name))
 
 
-@pytest.mark.cover(27)
+@pytest.mark.cover(27, keep=["short conv, BCx-torch.float32-compare"])
 @pytest.mark.parametrize("mode", ["torch", "compare"], indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @of_each

@@ -77,7 +77,7 @@ def theirs(rank, name):
     return norm, getattr(torch.nn, f"Conv{rank}d")(6, 4, 3, padding=1)
 
 
-@pytest.mark.cover(9)
+@pytest.mark.cover(9, keep=["torch-1-group-False-True", "torch-2-instance-False-False"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("of_parts", [True, False])
 @pytest.mark.parametrize("name", KINDS)
