@@ -11,20 +11,17 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, arguments, integers, normals, row_of, run, same_bits, truth
-from draws import cores, draws
-from epilogue import FLOATS, PLAIN, Request, check, check_stored, draw, keywords, reason_to_refuse, stored
-from hypothesis import given
-from hypothesis import strategies as st
+from depthwise import EDGE, Row, integers, normals, row_of, run, same_bits, truth
+from draws import cores
+from epilogue import FLOATS, PLAIN, Request, check, check_stored, draw, fitting, keywords
 from scope import check_in_scope, runs
-from strategies import problems_for, requests
 from tolerances import assert_exact, assert_within, integer_inputs
 
 import nkiconv
 from nkiconv import cases
 from nkiconv.errors import NkiconvError
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.reference import depthwise_conv1d_ref, num_terms
+from nkiconv.reference import num_terms
 from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.simulator import KernelAssertionError
 
@@ -38,58 +35,49 @@ PURPOSES = [
 ]
 
 
-def each(rows_of, *more):
-    """pytest parameters (algorithm, row, ...) of every algorithm."""
-    return [
-        pytest.param(*values, id="-".join(str(getattr(value, "id", value)) for value in values))
-        for algorithm in ALGORITHMS
-        for values in itertools.product([algorithm], rows_of(algorithm), *more)
-    ]
-
-
 TRIED = [None, *ALGORITHMS]
 
 
-@pytest.mark.cover(40)
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.cover(54)
+@pytest.mark.parametrize(("whole", "strict"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("row", [*EDGE, *PURPOSES], ids=lambda row: row.id)
 @pytest.mark.parametrize("algorithm", TRIED)
-def test_exact_on_integers(algorithm, row, dtype, strict):
-    check_in_scope(algorithm, row.problem(dtype), whole=True, strict_nonfinite=strict)
-
-
-@pytest.mark.cover(14)
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("row", [*EDGE, *PURPOSES], ids=lambda row: row.id)
-@pytest.mark.parametrize("algorithm", TRIED)
-def test_within_the_bound_on_normals(algorithm, row, dtype):
-    check_in_scope(algorithm, row.problem(dtype), whole=False)
+def test_every_edge(algorithm, row, dtype, whole, strict):
+    check_in_scope(algorithm, row.problem(dtype), whole=whole, strict_nonfinite=strict)
 
 
 def test_row_of_a_million_samples():
     check(Row("million", 1, 1, 1_000_000, 9, 1, (4, 4)).problem("bf16"), PLAIN, 4, whole=True)
 
 
-LAID = [*PURPOSES, row_of(EDGE, "causal"), row_of(EDGE, "all three together")]
-PERMS = [
-    ((0, 3, 1, 2), (0, 1, 2, 3), (0, 2, 3, 1)),
-    ((3, 0, 1, 2), (1, 3, 2, 0), (1, 2, 3, 0)),
-    ((2, 1, 0, 3), (3, 2, 1, 0), (3, 1, 0, 2)),
-]
+LAID = [
+    *PURPOSES, row_of(EDGE, "causal"), row_of(EDGE, "all three together"),
+    Row("state wider than the row", 3, 9, 4, 8, 1, (7, 0)), Row("copied side by side", 2, 70, 300, 3, 1, (2, 0)),
+]  # fmt: skip
+LAID_REQUESTS = [
+    PLAIN, *(Request("fp32", "relu", "bf16", position) for position in RESIDUAL_POSITIONS), Request(chunks="BCx"),
+    Request("fp32", "relu", "fp32", state=True, final=True), Request(x_shift="channel", x_activation="relu"),
+]  # fmt: skip
+PERMS = list(itertools.permutations(range(4)))
+#: Of x, w and y: channels side by side, and every permutation of each.
+ORDERS = {
+    "NHWC": ((0, 3, 1, 2), (0, 1, 2, 3), (0, 2, 3, 1)),
+    **{str(one): (PERMS[one], PERMS[(one + 7) % 24], PERMS[(one + 13) % 24]) for one in range(24)},
+}
 
 
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("perms", PERMS, ids=str)
-@pytest.mark.parametrize(
-    ("algorithm", "row"),
-    each(lambda algorithm: LAID),
-)
-def test_layouts(algorithm, row, perms):
+@pytest.mark.cover(36)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("request_", LAID_REQUESTS, ids=lambda request: request.id)
+@pytest.mark.parametrize("row", LAID, ids=lambda row: row.id)
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_layouts(algorithm, row, request_, order):
+    """A residual lies as y does, a state always canonical."""
     problem = row.problem("bf16")
-    if not runs(algorithm, problem):
-        return
-    check_stored(problem, PLAIN, 4, *perms, algorithm=algorithm)
+    request_ = fitting(request_, problem)
+    if request_ is not None and runs(algorithm, problem, request_):
+        check_stored(problem, request_, 5, *ORDERS[order], algorithm=algorithm)
 
 
 BAD = EDGE[0].problem("fp32").replace(N=2, C=6, K=6, groups=6, W=40, S=5, padding=((0, 0), (2, 1)))
@@ -117,7 +105,7 @@ def with_bad(problem, value, where, tap=1):
 @pytest.mark.parametrize("where", ["x", "w"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("name", BAD_PROBLEMS)
-@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
+@pytest.mark.parametrize("algorithm", TRIED)
 def test_strict_follows_the_definition(algorithm, name, value, where):
     problem = BAD_PROBLEMS[name]
     if not runs(algorithm, problem, strict_nonfinite=True):
@@ -188,16 +176,6 @@ def test_filters_of_the_other_16_bit_dtype():
             assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
 
 
-@draws(40, 100)
-@given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
-def test_any_problem_with_any_epilogue(data, seed, whole, strict):
-    """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
-    algorithm = data.draw(st.sampled_from([None, *ALGORITHMS]))
-    problem = data.draw(problems_for(algorithm, widest=60, most_taps=24, most_channels=9))
-    request = data.draw(requests(problem))
-    check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)
-
-
 @pytest.mark.cover(8)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("config", "message"), [
@@ -215,19 +193,14 @@ def test_wrong_settings_are_refused_by_name(algorithm, config, message):
         run(x, w, problem, 2, algorithm=algorithm, config=config)
 
 
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_inputs_are_not_changed(algorithm):
-    request = Request("fp32", "relu", "bf16")
-    for row in PURPOSES:
-        problem = replace(row, C=5).problem("bf16")
-        if reason_to_refuse(algorithm, problem, request, lnc=2) == "":
-            inputs = draw(np.random.default_rng(7), problem, request, whole=True)
-            arrays = (inputs.x, inputs.w, inputs.bias, inputs.residual)
-            before = [array.copy() for array in arrays]
-            given = {"bias": inputs.bias, "residual": inputs.residual, "activation": "relu"}
-            run(inputs.x, inputs.w, problem, 2, algorithm=algorithm, **given)
-            assert all(np.array_equal(a, b) for a, b in zip(arrays, before, strict=True))
+def test_inputs_are_not_changed():
+    request, problem = Request("fp32", "relu", "bf16"), replace(PURPOSES[0], C=5).problem("bf16")
+    for algorithm in TRIED:
+        inputs, before = (draw(np.random.default_rng(7), problem, request, whole=True) for _ in range(2))
+        if runs(algorithm, problem, request):
+            run(inputs.x, inputs.w, problem, 2, algorithm=algorithm, **keywords(inputs, request))
+        for name in ("x", "w", "bias", "residual"):
+            assert np.array_equal(getattr(inputs, name), getattr(before, name))
 
 
 #: What each algorithm is for.
@@ -235,62 +208,36 @@ HOMES = {"dot": Row("few columns", 2, 5, 200, 197), "update": Row("one step", 5,
 HOME = Row("short filter", 1, 131, 40, 4, 1, (3, 0))
 
 #: Each activation alone and with everything; each way of leaving something out. In fp32, where gelu is not gelu_tanh.
+#: Then dtypes: sums stay fp32 until the one cast at the end, so that an fp32 y of 16-bit inputs is as good as fp32.
 EVERY = [
     Request(bias, activation, residual, position, "fp32")
     for bias in (None, "fp32")
     for activation in (None, *ACTIVATIONS)
     for residual, position in ((None, RESIDUAL_POSITIONS[0]), *(("fp32", position) for position in RESIDUAL_POSITIONS))
 ]
-
-
-def homes(requests, dtypes=("bf16",)):
-    """(algorithm, row, dtype, request) of what each algorithm is for, None (the kernel's own choice) included."""
-    found = []
-    for algorithm, dtype, one in itertools.product((None, *ALGORITHMS), dtypes, requests):
-        row = HOMES.get(algorithm, HOME)
-        found.append(pytest.param(algorithm, row, dtype, one, id=f"{algorithm}-{row.id}-{dtype}-{one.id}"))
-    return found
-
-
-@pytest.mark.cover(17)
-@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes(EVERY))
-def test_every_combination(algorithm, row, dtype, request_):
-    check(row.problem(dtype), request_, seed=1, whole=False, algorithm=algorithm)
-
-
-DTYPE_REQUESTS = [
+EVERY += [
     Request("bf16", "silu", "fp16", "pre_activation", "fp32"),
     Request("fp16", "silu", "fp32", "post_activation", "bf16"),
     Request("fp32", "silu", "bf16", "pre_activation", "fp16"),
-    *(Request(out_dtype=out) for out in FLOATS),
-    *(Request("bf16", None, "fp16", out_dtype=out) for out in FLOATS),
+    *(one for out in FLOATS for one in (Request(out_dtype=out), Request("bf16", None, "fp16", out_dtype=out))),
 ]
 
 
-@pytest.mark.cover(12)
-@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes(DTYPE_REQUESTS, FLOATS))
-def test_every_dtype(algorithm, row, dtype, request_):
-    """Sums stay fp32 until the one cast at the end: an fp32 y of 16-bit inputs is as good as fp32."""
-    check(row.problem(dtype), request_, seed=3, whole=False, algorithm=algorithm)
-
-
-LAID_REQUESTS = [Request("fp32", "relu", "bf16", position) for position in RESIDUAL_POSITIONS]
-
-
-@pytest.mark.cover(8)
-@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes(LAID_REQUESTS))
-def test_residuals_lie_as_y_does(algorithm, row, dtype, request_):
-    out_perm = (0, 2, 3, 1) if request_.residual_position == "pre_activation" else (3, 1, 2, 0)
-    check_stored(row.problem(dtype), request_, 5, (0, 3, 1, 2), (3, 0, 1, 2), out_perm, algorithm=algorithm)
+@pytest.mark.cover(29)
+@pytest.mark.parametrize("request_", EVERY, ids=lambda request: request.id)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_epilogues(algorithm, dtype, request_):
+    check(HOMES.get(algorithm, HOME).problem(dtype), request_, seed=1, whole=False, algorithm=algorithm)
 
 
 #: Algorithms whose sums pass the array once more after the bias: there a bad bias reaches what shares that matmul.
 MULTIPLIED_AFTER_BIAS = ("banded",)
 
 
-@pytest.mark.parametrize(("algorithm", "row", "dtype", "request_"), homes([Request("fp32", "relu", "fp32")]))
-def test_bad_values_in_bias_and_residual_stay_where_they_are(algorithm, row, dtype, request_):
-    problem = row.problem(dtype)
+@pytest.mark.parametrize("algorithm", TRIED)
+def test_bad_values_in_bias_and_residual_stay_where_they_are(algorithm):
+    problem, request_ = HOMES.get(algorithm, HOME).problem("bf16"), Request("fp32", "relu", "fp32")
     inputs = draw(np.random.default_rng(6), problem, request_, whole=True)
     if algorithm not in MULTIPLIED_AFTER_BIAS:
         inputs.bias[3] = np.nan
@@ -300,53 +247,6 @@ def test_bad_values_in_bias_and_residual_stay_where_they_are(algorithm, row, dty
     expected[:, 3] = np.isnan(inputs.bias[3])
     expected[0, 1, 0, -1] = True
     np.testing.assert_array_equal(np.isnan(y), expected)
-
-
-ALL_PERMS = list(itertools.permutations(range(4)))
-PROBLEM = EDGE[10].problem("fp32").replace(N=2, C=7, K=7, groups=7, W=13)
-
-
-def call(x, w, lnc=2, **perms):
-    kwargs = arguments(PROBLEM) | perms
-    return nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[lnc])(x, w, **kwargs)
-
-
-@pytest.mark.cover(8)
-@pytest.mark.parametrize("perm", ALL_PERMS, ids=str)
-@pytest.mark.parametrize("which", ["in_perm", "kern_perm", "out_perm"])
-def test_every_permutation(which, perm):
-    x, w = integers(np.random.default_rng(1), PROBLEM)
-    args = {"in_perm": (stored(x, perm), w), "kern_perm": (x, stored(w, perm)), "out_perm": (x, w)}[which]
-    geometry = {k: v for k, v in arguments(PROBLEM).items() if k != "feature_group_count"}
-    expected = depthwise_conv1d_ref(*args, **geometry, **{which: perm})
-    assert_exact(call(*args, **{which: perm}), expected, "fp32")
-
-
-#: What goes with rows of neighbouring channels, [N, 1, W, C]: chunks, arguments that lie as y does, others.
-BESIDE = {
-    "plain": (1, [], {}),
-    "residual and bias": (1, ["residual"], {"bias": np.arange(70, dtype=np.float32) % 5}),
-    "both factors": (3, [], {"chunks": "BCx"}),
-    "states": (1, [], {"return_final_state": True}),
-    "prologue": (1, [], {"x_shift": np.arange(70, dtype=np.float32) % 3, "x_activation": "relu"}),
-}
-
-
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("name", BESIDE)
-def test_copies_of_neighbouring_channels_give_the_bits_of_rows(name, lnc):
-    times, alike, others = BESIDE[name]
-    rng = np.random.default_rng(9)
-    x, y = (rng.integers(-2, 3, (2, one * 70, 1, 300)).astype(np.float32) for one in (times, 1))
-    w = rng.integers(-2, 3, (70, 1, 1, 3)).astype(np.float32)
-    kernel = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[lnc])
-    given = {"padding": ((0, 0), (2, 0))} | others
-    rows = kernel(x, w, **given, **dict.fromkeys(alike, y))
-    perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
-    found = kernel(stored(x, perms["in_perm"]), w, **given, **perms, **{one: stored(y, (0, 3, 1, 2)) for one in alike})
-    both = [one if isinstance(one, tuple) else (one,) for one in (found, rows)]
-    assert np.array_equal(both[0][0].transpose(0, 3, 1, 2), both[1][0])
-    assert all(map(np.array_equal, both[0][1:], both[1][1:]))
 
 
 RNG = np.random.default_rng(0)
@@ -399,18 +299,12 @@ def check_case(problem, seed):
     assert same_bits(one, two)
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.name not in LARGE])
-def test_case(case):
-    check_case(case.problem, seed=7)
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("name", LARGE)
-def test_large_case_on_sampled_channels(name):
-    problem = cases.get(name).problem
-    few = problem.replace(C=SAMPLED_CHANNELS, K=SAMPLED_CHANNELS, groups=SAMPLED_CHANNELS)
-    check_case(few, seed=8)
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_case(name):
+    """Large ones on sampled channels."""
+    few = {"C": SAMPLED_CHANNELS, "K": SAMPLED_CHANNELS, "groups": SAMPLED_CHANNELS} if name in LARGE else {}
+    check_case(cases.get(name).problem.replace(**few), seed=7)
 
 
 @pytest.mark.slow

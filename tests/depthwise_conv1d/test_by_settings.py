@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, row_of, trace
+from depthwise import EDGE, Row, integers, row_of, trace, truth
 from draws import draws
-from epilogue import PLAIN, REQUESTS, Request, check, check_stored, kernel_view, reason_to_refuse, refused
-from hypothesis import given
+from epilogue import FLOATS, PLAIN, Request, check, check_stored, fitting, kernel_view, reason_to_refuse, refused
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from scope import check_in_scope
 from strategies import problems_for, requests
+from tolerances import assert_exact
 
-from nkiconv import depthwise_conv1d
+from nkiconv import depthwise_conv1d, depthwise_conv1d_input
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.problem import DTYPES
 
@@ -45,7 +47,7 @@ BANDED = [
 #: x is the stationary operand.
 ROWWISE = (("x_stationary", True),)
 BLOCKS = {
-    "images share matmuls": (1, 8, 48, 96), "filter of tens": (2, 4, 32, 128), "stride 3": (16, 64),
+    "images share matmuls": (1, 8, 48, 96), "filter of tens": (2, 4, 32, 128), "stride 3": (15, 63),
     "dilation, causal": (1, 16, 64),
 }  # fmt: skip
 BAND_SETTINGS = {
@@ -125,6 +127,15 @@ HARD = (
     "padding wider than the row", "crop inside a gap", "stride 64 loads runs", "stride 65 steps in the DMA",
     "dilation beyond a tile", "lhs dilation", "all three together",
 )  # fmt: skip
+#: Taps that run backwards.
+FLIPPED = [
+    replace(row, why=f"flipped: {row.why}", flipped=True) for row in (
+        Row("few", 2, 131, 60, 4, 1, (3, 0)), Row("many", 2, 70, 60, 33, 1, (20, 12)),
+        Row("several blocks of taps", 2, 130, 400, 300, 1, (299, 0)), Row("crop", 1, 7, 40, 5, 1, (-4, 6)),
+        Row("dilation", 2, 9, 50, 5, 1, (4, 4), 3),
+        *(row for row in EDGE if row.lhs > 1 == row.stride),
+    )
+]  # fmt: skip
 SHORT = Row("short filter", 2, 131, 90, 5, 1, (4, 0))
 RECIPES = [(5, 0, 0, 0), (4, 1, 0, 0), (3, 2, 0, 0), (4, 0, 1, 0), (2, 1, 1, 1), (0, 4, 0, 0), (0, 2, 1, 1)]
 
@@ -162,41 +173,47 @@ def _rows():
         one = row_of(EDGE, why)
         yield from (("mixed", replace(one, why=f"{why}, {kind}"), own) for kind, own in mixes(one.S).items())
     yield from (("mixed", SHORT, (("recipes", (one,)), ("piece", 40), ("end", ()))) for one in RECIPES)
+    for one in FLIPPED:  # those that take neither long nor an algorithm for what it refuses
+        if one.lhs == 1:
+            yield from (("banded", one, config) for config in ([None, ROWWISE] if one.dilation == 1 else [None]))
+        yield from ((algorithm, one, None) for algorithm in ("mixed", "vector") if one.S <= 64)
     of_vector = (0, 4, 0, 0), (0, 0, 1, 3), (0, 3, 1, 0), (0, 2, 1, 1)
     yield from (("vector", SHORT, (("recipes", (one,)), ("piece", 50))) for one in of_vector)
 
 
-TABLE = [pytest.param(*one, id=f"{one[0]}-{one[1].id}-{place}") for place, one in enumerate(_rows())]
+def _named(rows, seen=()):
+    """pytest's rows, by algorithm, row and which of their settings."""
+    for algorithm, row, config in rows:
+        seen = (*seen, (algorithm, row.id))
+        yield pytest.param(algorithm, row, config, id=f"{algorithm}-{row.id}-{seen.count(seen[-1])}")
 
 
-@pytest.mark.cover(30)
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
-def test_exact_on_integers(algorithm, row, config, dtype):
-    problem = row.problem(dtype)
-    if refused(algorithm, problem, config=config):
-        assert (algorithm, dtype) == ("dot", "fp32"), "16-bit rows of the table fit"
-        return
-    check(problem, PLAIN, 1, whole=True, algorithm=algorithm, config=config)
+TABLE = list(_named(_rows()))
 
 
-MORE = [
-    *REQUESTS,
+ASKED = [
+    PLAIN,
+    Request(bias="bf16", activation="relu"),
+    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
+    Request(residual="fp32", residual_position="post_activation", activation="silu"),
+    Request(bias="fp32", activation="gelu", residual="bf16"),
     Request("fp32", None, "fp32", out_dtype="fp32", state=True, final=True),
     Request("fp32", "silu", state=True),
     Request("fp32", "tanh", "fp32", "pre_activation", "fp16"),
 ]
 
 
-@pytest.mark.cover(22)
-@pytest.mark.parametrize("request_", MORE, ids=lambda request: request.id)
+@pytest.mark.cover(52, keep=["banded-bands_of_many_channels_at_once-1-bf16-plain"])
+@pytest.mark.parametrize("request_", ASKED, ids=lambda request: request.id)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
-def test_epilogues(algorithm, row, config, request_):
-    problem = row.problem("bf16")
-    if reason_to_refuse(algorithm, problem, request_, lnc=2, config=config) == "":
-        if request_.state and problem.padding[1][0] != (problem.S - 1) * problem.rhs_dilation[1]:
-            request_ = replace(request_, state=False, final=False)
-        check(problem, request_, 4, whole=False, algorithm=algorithm, config=config)
+def test_every_setting(algorithm, row, config, dtype, request_):
+    problem = row.problem(dtype)
+    request_ = fitting(request_, problem)
+    if refused(algorithm, problem, request_, config=config):
+        assert dtype == "fp32" or request_ != PLAIN, "16-bit rows of the table fit"
+        return
+    check(problem, request_, 4, whole=request_ == PLAIN, algorithm=algorithm, config=config)
 
 
 #: Channel tiles that are whole or end early, of one image and of several, of rows in one tile, in several, and of one
@@ -300,6 +317,8 @@ REFUSED = [
     ("dot", MOST, {}, "^Q=65: dot computes at most 64"),
     ("update", ODD.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation="),
     ("update", ODD.replace(W=129), {}, "^W=129:"),
+    *[(one, Row("short", 1, 3, 40, 30, flipped=True).problem("fp32"), {},
+       f"flipped=True: {one} reads taps in order; use mixed, vector or banded") for one in ("dot", "update")],
     ("update", ODD, STRICT | {"config": TENSOR}, "^strict_nonfinite=True"),
     ("update", ODD, {"config": (("engine", "scalar"),)}, "engine"),
     ("update", ODD, {"config": (("vector_reads", -1),)}, "vector_reads"),
@@ -372,17 +391,34 @@ def configs(algorithm, S):
 CONFIGURABLE = [name for name in ALGORITHMS if settings_of(name, 1)]
 
 
-@pytest.mark.cover(3)
-@draws(30)
-@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-@pytest.mark.parametrize("algorithm", CONFIGURABLE)
-def test_any_settings(algorithm, data, seed):
+@draws(15, 45)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
+@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
+def test_any_problem_request_and_settings(algorithm, data, seed, whole, strict):
+    """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
     most_channels = 12 if algorithm == "update" else 40
-    problem = data.draw(problems_for(algorithm, widest=200, most_taps=20, most_channels=most_channels))
+    problem = data.draw(problems_for(algorithm, widest=200, most_taps=24, most_channels=most_channels))
     request = data.draw(requests(problem))
-    config = data.draw(configs(algorithm, problem.S))
-    if refused(algorithm, problem, request, config=config) == "":
-        check(problem, request, seed, whole=True, algorithm=algorithm, config=config)
+    config = data.draw(st.one_of(st.none(), configs(algorithm, problem.S)))
+    if config is None:
+        check_in_scope(algorithm, problem, request, seed, whole=whole, strict_nonfinite=strict)
+    elif refused(algorithm, problem, request, config=config, strict_nonfinite=strict) == "":
+        check(problem, request, seed, whole=whole, algorithm=algorithm, config=config, strict_nonfinite=strict)
+
+
+@draws(16, 40)
+@given(
+    st.integers(1, 2), st.sampled_from((1, 3, 64, 130)), st.integers(1, 90), st.integers(1, 40), st.integers(1, 3),
+    st.integers(1, 2), st.tuples(st.integers(0, 5), st.integers(-1, 5)), st.sampled_from(FLOATS),
+)  # fmt: skip
+def test_gradients_by_x(N, C, W, S, stride, dilation, pad, dtype):
+    assume(W + sum(pad) >= (S - 1) * dilation + 1)
+    back = Row("any", N, C, W, S, stride, pad, dilation).problem(dtype).toward("dgrad")
+    gy, w = integers(np.random.default_rng(W), back)
+    found = depthwise_conv1d_input((N, C, W), w[:, 0, 0], gy[:, :, 0], stride=stride, padding=pad, dilation=dilation)
+    assert_exact(found[:, :, None], truth(gy, w, back)[0], dtype)
+    assert depthwise_conv1d_input((0, C, W), w[:, 0, 0], gy[:0, :, 0], stride=stride, padding=pad,
+                                  dilation=dilation).shape == (0, C, W)  # fmt: skip
 
 
 BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]

@@ -27,6 +27,8 @@ class Row:
     pad: tuple[int, int] = (0, 0)
     dilation: int = 1
     lhs: int = 1
+    #: taps run backwards, as the gradient by x reads them
+    flipped: bool = False
 
     @property
     def id(self) -> str:
@@ -35,7 +37,7 @@ class Row:
     def problem(self, dtype: str) -> ConvProblem:
         return ConvProblem(
             N=self.N, C=self.C, W=self.W, S=self.S, groups=self.C, stride=(1, self.stride), padding=((0, 0), self.pad),
-            rhs_dilation=(1, self.dilation), lhs_dilation=(1, self.lhs), dtype=dtype,
+            rhs_dilation=(1, self.dilation), lhs_dilation=(1, self.lhs), dtype=dtype, transposed=self.flipped,
         )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""What the tests of epilogues, states and algorithms share: a `Request`, its inputs, its truth and the kernel's answer.
+"""What the tests of depthwise rows share beside geometry: a `Request`, its inputs, its truth and the kernel's answer.
 
 `check` is the whole of it: one problem, one request, 1 and 2 cores, the same bits, exact or within the bound.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +15,19 @@ from draws import cores
 from tolerances import assert_exact, assert_within_limit
 
 from nkiconv._nki import nl
-from nkiconv.bounds import epilogue_bound
+from nkiconv.bounds import epilogue_bound, factor_bound, gated_bound, prologue_bound
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry
+from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry, with_prologue
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
+from nkiconv.reference import (
+    abs_sum_ref,
+    apply_out_perm,
+    chunks_ref,
+    conv_ref,
+    epilogue_ref,
+    num_terms,
+    prologue_ref,
+)
 from nkiconv.schedules.depthwise import Options
 from nkiconv.schedules.depthwise_algorithms import unsupported_reason
 from nkiconv.simulator import KernelAssertionError
@@ -28,6 +36,8 @@ NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
 FLOATS = tuple(NL)
 #: Activations that keep integers integers.
 EXACT_ACTIVATIONS = (None, "relu")
+#: Orders of chunks of x; every order matters alike, these have each chunk in each place.
+CHUNKS = ("BCx", "xG", "xBC", "Cx", "GxC")
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,28 @@ class Request:
     #: whether an initial state is given, and whether the final one is asked for
     state: bool = False
     final: bool = False
+    #: the chunks that x comes in; "channel" or "image", as x_scale and x_shift have a number for each, and x_activation
+    chunks: str | None = None
+    x_scale: str | None = None
+    x_shift: str | None = None
+    x_activation: str | None = None
+
+    @property
+    def has_prologue(self) -> bool:
+        return bool(self.x_scale or self.x_shift or self.x_activation)
+
+    @property
+    def exact(self) -> bool:
+        """Whether integers stay integers."""
+        plain = {self.activation, self.x_activation} <= {*EXACT_ACTIVATIONS}
+        return plain and "G" not in (self.chunks or "")
 
     @property
     def id(self) -> str:
         position = {"pre_activation": "before", "post_activation": "after"}[self.residual_position]
         words = [
+            self.chunks or "",
+            "_".join(["x", *(str(one) for one in (self.x_scale, self.x_shift, self.x_activation))] * self.has_prologue),
             f"bias_{self.bias}" if self.bias else "",
             self.activation or "",
             f"residual_{self.residual}_{position}" if self.residual else "",
@@ -63,24 +90,18 @@ class Request:
 
 PLAIN = Request()
 
-#: Epilogues of several kinds and dtypes, for algorithms that work in whole output tiles.
-REQUESTS = [
-    Request(bias="bf16", activation="relu"),
-    Request(bias="fp32", residual="fp16", out_dtype="fp32"),
-    Request(residual="fp32", residual_position="post_activation", activation="silu"),
-    Request(bias="fp32", activation="gelu", residual="bf16"),
-]
-
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arrays of one call, canonical: x [N, C, 1, W], w [C, 1, 1, S], bias [C], residual as y, state [N, C, S-1]."""
+    """The arrays of one call, canonical: x [N, chunks * C, 1, W], w [C, 1, 1, S], bias [C], residual as y, state
+    [N, C, S-1], and the prologue by name."""
 
     x: Any
     w: Any
     bias: Any
     residual: Any
     state: Any
+    on_x: dict[str, Any] = field(default_factory=dict)
 
 
 def window(problem: ConvProblem) -> int:
@@ -94,25 +115,53 @@ def takes_state(problem: ConvProblem) -> bool:
     return one and problem.padding[1][0] == window(problem) > 0
 
 
+def fitting(request: Request, problem: ConvProblem) -> Request | None:
+    """A request without states that a geometry does not take; None where a factor of y has not its extents."""
+    if "C" in (request.chunks or "") and problem.Q != problem.W:
+        return None
+    return request if takes_state(problem) else replace(request, state=False, final=False)
+
+
+def x_shape(problem: ConvProblem, request: Request) -> tuple[int, ...]:
+    """Of x in its chunks."""
+    return (problem.N, problem.C * len(request.chunks or "x"), 1, problem.W)
+
+
 def draw(
     rng: np.random.Generator, problem: ConvProblem, request: Request, whole: bool, w_dtype: str | None = None
 ) -> Inputs:
-    """Random inputs: with `whole`, integers whose sums are exact in fp32; else normals whose sums are of order 1."""
+    """Random inputs: with `whole`, integers whose sums are exact in fp32; else normals whose sums are of order 1.
+    Shifts of integers are far from 0."""
 
-    def array(shape: tuple[int, ...], dtype: str | None, scale: float = 1.0) -> Any:
-        if dtype is None:
+    def array(shape: tuple[int, ...] | None, dtype: str | None, scale: float = 1.0, low: int = -2) -> Any:
+        if dtype is None or shape is None:
             return None
-        values = rng.integers(-2, 3, shape) if whole else rng.standard_normal(shape) * scale
+        values = rng.integers(low, low + 5, shape) if whole else rng.standard_normal(shape) * scale
         return values.astype(DTYPES[dtype])
 
+    of_x = {"channel": (problem.C,), "image": (problem.N, problem.C), None: None}
+    on_x = {"x_scale": array(of_x[request.x_scale], "fp32"), "x_shift": array(of_x[request.x_shift], "fp32", low=50)}
+    on_x["x_activation"] = request.x_activation
     state_shape = (problem.N, problem.C, window(problem))
     return Inputs(
-        x=array(problem.input_shape, problem.dtype),
+        x=array(x_shape(problem, request), problem.dtype),
         w=array(problem.filter_shape, w_dtype or problem.dtype, num_terms(problem) ** -0.5),
         bias=array((problem.C,), request.bias),
         residual=array(problem.output_shape, request.residual),
         state=array(state_shape, problem.dtype if request.state else None),
+        on_x={name: one for name, one in on_x.items() if one is not None},
     )
+
+
+def prepared(inputs: Inputs, problem: ConvProblem, request: Request) -> tuple[Any, Any, Any]:
+    """(what is convolved, how far a correct kernel may be from it, the factor of y or None) in float64."""
+    if request.chunks:
+        product, factor = chunks_ref(inputs.x, request.chunks)
+        return product, gated_bound(inputs.x, request.chunks, problem.dtype), factor
+    if request.has_prologue:
+        bound = prologue_bound(inputs.x, problem.dtype, **inputs.on_x)
+        return prologue_ref(inputs.x, **inputs.on_x), bound, None
+    return inputs.x, np.zeros(inputs.x.shape), None
 
 
 def sums(inputs: Inputs, problem: ConvProblem) -> tuple[Any, Any]:
@@ -131,12 +180,33 @@ def final_state(inputs: Inputs, problem: ConvProblem) -> Any:
     return np.concatenate([before, inputs.x[:, :, 0]], axis=2)[:, :, -size:]
 
 
-def truth(inputs: Inputs, problem: ConvProblem, request: Request) -> tuple[Any, Any]:
-    """(y, largest error of a correct kernel) in float64."""
-    conv, abs_sum = sums(inputs, problem)
+@dataclass(frozen=True)
+class Truth:
+    """y, the largest error of a correct kernel, and the same of the final state, in float64."""
+
+    y: Any
+    limit: Any
+    final: Any
+    final_limit: Any
+
+
+def truth(inputs: Inputs, problem: ConvProblem, request: Request) -> Truth:
+    x, error, factor = prepared(inputs, problem, request)
+    arrives = replace(inputs, x=x)
+    conv, abs_sum = sums(arrives, problem)
+    inexact = abs_sum_ref(error, inputs.w, problem) if error.any() else 0.0
     epilogue = (inputs.bias, request.activation, inputs.residual, request.residual_position)
-    limit = epilogue_bound(num_terms(problem), abs_sum, conv, request.out(problem), *epilogue)
-    return epilogue_ref(conv, *epilogue), limit
+    y, out = epilogue_ref(conv, *epilogue), request.out(problem)
+    of_sums = num_terms(problem), abs_sum, conv
+    if factor is None:
+        limit = epilogue_bound(*of_sums, out, *epilogue, inexact=inexact)
+    else:
+        limit = epilogue_bound(*of_sums, "fp32", *epilogue, inexact=inexact)
+        y = y * factor
+        limit = factor_bound(limit, factor, y, out)
+    final = final_state(arrives, problem) if request.final else None
+    off = final_state(replace(inputs, x=error, state=None), problem) if request.final else None
+    return Truth(y, limit, final, off)
 
 
 def keywords(inputs: Inputs, request: Request) -> dict[str, Any]:
@@ -148,6 +218,7 @@ def keywords(inputs: Inputs, request: Request) -> dict[str, Any]:
         "out_dtype": request.out_dtype and NL[request.out_dtype],
         "initial_state": inputs.state,
     }
+    given |= inputs.on_x | {"chunks": request.chunks}
     found = {name: value for name, value in given.items() if value is not None}
     if inputs.residual is not None:
         found["residual_position"] = request.residual_position
@@ -161,40 +232,59 @@ def call(inputs: Inputs, problem: ConvProblem, request: Request, lnc: int, **mor
 
 
 def check(problem: ConvProblem, request: Request, seed: int, *, whole: bool, **more: Any) -> Any:
-    """Hold the kernel against the truth, final states exactly; returns y.
+    """Hold the kernel against the truth, final states exactly where they are x; returns y.
 
     On `cores` exact where whole inputs stay integers; elsewhere within the bound, the same bits on 1 and 2.
     """
     inputs = draw(np.random.default_rng(seed), problem, request, whole, more.pop("w_dtype", None))
-    y, limit = truth(inputs, problem, request)
-    exact = whole and request.activation in EXACT_ACTIVATIONS
+    right = truth(inputs, problem, request)
+    exact = whole and request.exact
     out_dtype, first = request.out(problem), None
     for lnc in cores(problem, request) if exact else (1, 2):
         found, final = call(inputs, problem, request, lnc, **more)
         assert found.dtype == DTYPES[out_dtype]
         if exact:
-            assert_exact(found, y, out_dtype)
+            assert_exact(found, right.y, out_dtype)
         else:
-            assert_within_limit(found, y, limit)
-        first = found if first is None else first
-        assert exact or same_bits(found, first)
-        if request.final:
-            assert same_bits(final, np.ascontiguousarray(final_state(inputs, problem)))
-    return first
+            assert_within_limit(found, right.y, right.limit)
+        first = (found, final) if first is None else first
+        assert exact or same_bits(found, first[0])
+        assert_final(final, first[1], right, problem, request)
+    return first[0]
+
+
+def assert_final(final: Any, first: Any, right: Truth, problem: ConvProblem, request: Request) -> None:
+    """A final state is the same on all cores, and that of the truth; what a product or an activation rounds is within
+    its bound."""
+    if not request.final:
+        return
+    assert same_bits(final, first)
+    if request.has_prologue or "G" in (request.chunks or ""):
+        assert_within_limit(final, right.final, right.final_limit)
+    else:
+        assert same_bits(final, np.ascontiguousarray(right.final.astype(DTYPES[problem.dtype])))
 
 
 def kernel_view(problem: ConvProblem, request: Request = PLAIN, strict_nonfinite: bool = False) -> tuple[Any, Any]:
     """(Geometry, Options) as the public kernel reads them from its arguments."""
+    x = SimpleNamespace(shape=x_shape(problem, request), dtype=NL[problem.dtype])
     geometry, _ = read_geometry(
-        SimpleNamespace(shape=problem.input_shape, dtype=NL[problem.dtype]),
+        x,
         SimpleNamespace(shape=problem.filter_shape, dtype=NL[problem.dtype]),
         (problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation),
         (problem.C, 1),
         (None, None, None),
         problem.transposed,
+        request.chunks,
     )
+    shapes = {"channel": (problem.C,), "image": (problem.N, problem.C)}
+    numbers = [
+        one and SimpleNamespace(shape=shapes[one], dtype=nl.float32) for one in (request.x_scale, request.x_shift)
+    ]
+    geometry, _ = with_prologue(geometry, x, *numbers, request.x_activation)
     itemsize = DTYPES[request.out(problem)].itemsize
-    epilogue = read_epilogue(request.activation, request.bias, request.residual, request.residual_position, itemsize)
+    added = request.bias, request.residual, request.residual_position
+    epilogue = read_epilogue(request.activation, *added, itemsize, geometry.chunks)
     return geometry, Options(epilogue=epilogue, state=request.state, strict_nonfinite=strict_nonfinite)
 
 
@@ -238,18 +328,11 @@ def check_stored(
 ) -> None:
     """`check` on integers with every tensor in another layout; a residual lies as y does, a state always canonical."""
     inputs = draw(np.random.default_rng(seed), problem, request, whole=True)
-    y, _ = truth(inputs, problem, request)
-    residual = inputs.residual
-    laid = Inputs(
-        x=stored(inputs.x, in_perm),
-        w=stored(inputs.w, kern_perm),
-        bias=inputs.bias,
-        residual=None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm)),
-        state=inputs.state,
-    )
+    right, residual = truth(inputs, problem, request), inputs.residual
+    residual = None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm))
+    laid = replace(inputs, x=stored(inputs.x, in_perm), w=stored(inputs.w, kern_perm), residual=residual)
     perms = {"in_perm": in_perm, "kern_perm": kern_perm, "out_perm": out_perm}
     for lnc in cores(problem, request):
         found, final = call(laid, problem, request, lnc, **perms, **more)
-        assert_exact(found, apply_out_perm(y, out_perm), request.out(problem))
-        if request.final:
-            assert same_bits(final, np.ascontiguousarray(final_state(inputs, problem)))
+        assert_exact(found, apply_out_perm(right.y, out_perm), request.out(problem))
+        assert_final(final, final, right, problem, request)

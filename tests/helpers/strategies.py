@@ -1,6 +1,6 @@
 """Hypothesis strategies that several test files share: random problems, and random requests that fit a problem."""
 
-from epilogue import FLOATS, Request, reason_to_refuse, takes_state
+from epilogue import CHUNKS, FLOATS, Request, fitting, reason_to_refuse
 from hypothesis import strategies as st
 
 from nkiconv.errors import GeometryError
@@ -26,10 +26,12 @@ def problems_for(draw, algorithm, widest, most_taps, most_channels):
     """A ConvProblem, causal or not; most of those that the algorithm refuses are drawn again without dilations."""
     shape = {"widest": widest, "most_taps": most_taps, "most_channels": most_channels}
     problem = draw(st.one_of(problems(**shape), causal_problems(**shape)))
+    problem = problem.replace(transposed=problem.stride == (1, 1) and draw(st.integers(0, 3)) == 0)
     if algorithm is None or reason_to_refuse(algorithm, problem, lnc=2) == "" or draw(st.integers(0, 3)) == 0:
         return problem
     stride = (1, draw(st.integers(1, 3)))
     plain = {"rhs_dilation": (1, 1), "lhs_dilation": (1, 1), "stride": stride, "W": problem.W + problem.S + 6}
+    plain["transposed"] = False
     return problem.replace(**plain)
 
 
@@ -48,13 +50,18 @@ def causal_problems(draw, widest, most_taps, most_channels):
 @st.composite
 def requests(draw, problem):
     """A Request that fits the problem, most of it left out half of the time."""
-    tensor = st.one_of(st.none(), st.sampled_from(FLOATS))
-    state = takes_state(problem)
-    return Request(
-        bias=draw(tensor), activation=draw(st.one_of(st.none(), st.sampled_from(ACTIVATIONS))), residual=draw(tensor),
+    tensor, form = (st.one_of(st.none(), st.sampled_from(one)) for one in (FLOATS, ("channel", "image")))
+    activation = st.one_of(st.none(), st.sampled_from(ACTIVATIONS))
+    chunks = draw(st.sampled_from([None, None, None, None, *CHUNKS]))
+    on_x = {}
+    if chunks is None and draw(st.booleans()):
+        on_x = {"x_scale": draw(form), "x_shift": draw(form), "x_activation": draw(activation)}
+    found = Request(
+        bias=draw(tensor), activation=draw(activation), residual=None if "C" in (chunks or "") else draw(tensor),
         residual_position=draw(st.sampled_from(RESIDUAL_POSITIONS)), out_dtype=draw(tensor),
-        state=state and draw(st.booleans()), final=state and draw(st.booleans()),
+        state=draw(st.booleans()), final=draw(st.booleans()), chunks=chunks, **on_x,
     )  # fmt: skip
+    return fitting(found, problem) or Request()
 
 
 def _built(fields):
