@@ -28,6 +28,9 @@ BLOCKS = {
     "volumes, strided": ((2, 6, 7, 1), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
     "sequences": ((3, 10, 9, 1), (50, 4, 1, 1, 3, 0)),
     "long filter": ((1, 3, 2, 1), (700, 600, 1, 1, 300, 299)),
+    "rows that meet padding alone": ((1, 5, 4, 1), (4, 1, 2, 1, 2, 0), (128, 1, 1, 1, 0, 0)),
+    "one row of several that meets x": ((1, 33, 32, 1), (1, 2, 1, 1, 5, 2), (128, 1, 1, 1, 2, 5)),
+    "rows apart that meet padding alone": ((1, 13, 40, 1), (3, 1, 3, 1, 2, 0), (128, 1, 1, 1, 0, 0)),
 }
 MANY_PLANES = (1, 2, 3, 1), (4, 3, 1, 1, 1, 1), (30, 24, 1, 1, 2, 2), (28, 23, 1, 1, 2, 2)
 #: Zeros between elements of x, with strides too.
@@ -223,18 +226,25 @@ def _table():
 
 TABLE = _table()
 #: Rows of which channels last are another way of loading.
-LAST = [why for why, (_, _, _, sizes, _) in TABLE.items() if sizes.get("pixels", 0) == 0]
-RUNS = [(why, is_last) for why in TABLE for is_last in (False, True) if not is_last or why in LAST]
+LAST = [
+    why for why, (_, _, _, sizes, _) in TABLE.items() if sizes.get("pixels", 0) == 0 or why == "lines: several lines"
+]
+RUNS = [(why, is_last, "bf16") for why in TABLE for is_last in (False, True) if not is_last or why in LAST]
+RUNS += [
+    (why, False, dtype) for why in TABLE for dtype in ("fp16", "fp32", "fp32 as bf16", "fp32 as tf32")
+    if "strides, dilations, cropped" in why or why in ("side 4: planes", "gangs: dilated", "exchanged: same")
+]  # fmt: skip
 
 
-@pytest.mark.cover(52)
-@pytest.mark.parametrize(("why", "is_last"), RUNS)
-def test_every_problem(why, is_last):
+@pytest.mark.cover(64)
+@pytest.mark.parametrize(("why", "is_last", "dtype"), RUNS)
+def test_every_problem(why, is_last, dtype):
     channels, axes, algorithm, sizes, bias = TABLE[why]
     is_last = is_last or (sizes.get("pixels") == 0 and not why.startswith("exchanged"))
+    dtype, _, precision = dtype.partition(" as ")
     for lnc in cores(why, is_last):
         more = {"algorithm": algorithm, "config": tuple(sizes.items()) or None, "adds": lnc == 2}
-        check(channels, axes, is_last, lnc=lnc, bias_gradient=bias, **more)
+        check(channels, axes, is_last, dtype, lnc=lnc, bias_gradient=bias, precision=precision or None, **more)
 
 
 def test_the_result_can_be_rounded():
@@ -266,22 +276,6 @@ def test_inputs_are_exact(name, is_last):
         **places_of(axes),
     )  # fmt: skip
     np.testing.assert_array_equal(np.moveaxis(found, -1, 1) if is_last else found, dx)
-
-
-#: Rows of TABLE in other dtypes.
-OF_DTYPES = [
-    why for why in TABLE
-    if "strides, dilations, cropped" in why or why in ("side 4: planes", "gangs: dilated", "exchanged: same")
-]  # fmt: skip
-
-
-@pytest.mark.cover(12)
-@pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])
-@pytest.mark.parametrize("why", OF_DTYPES)
-def test_dtypes(why, dtype, precision):
-    channels, axes, algorithm, sizes, bias = TABLE[why]
-    more = {"algorithm": algorithm, "config": tuple(sizes.items()) or None, "precision": precision}
-    check(channels, axes, sizes.get("pixels") == 0, dtype=dtype, bias_gradient=bias, **more)
 
 
 @pytest.mark.cover(4, keep=["several tiles, banks and passes-1"])
@@ -332,22 +326,3 @@ def test_what_is_not_exchanged(channels, more, message):
     given = {"padding": ((1, 1), (3, 0)), "algorithm": "blocks", "config": (("exchanged", 1),), **more}
     with pytest.raises(UnsupportedError, match=message):
         nkiconv.conv2d_weight(x, shape, gy, **given)
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_lines_of_pixels_that_lie_side_by_side_already_are_taken_as_they_are(layout):
-    x, gy, shape = problem_of((3, 20, 9, 1), [(14, 1, 1, 1, 0, 0), (16, 1, 1, 1, 0, 0)])
-    truth = np.einsum("nchw,nkhw->kc", x.astype(np.float64), gy.astype(np.float64))
-    if layout == "NHWC":
-        x, gy = (np.ascontiguousarray(np.moveaxis(one, 1, -1)) for one in (x, gy))
-    found = nkiconv.conv2d_weight(x, shape, gy, layout=layout, algorithm="blocks", config=tuple(LINE.items()))
-    np.testing.assert_array_equal(found[:, :, 0, 0], truth)
-
-
-@pytest.mark.parametrize(("channels", "axes"), [
-    ((1, 5, 4, 1), [(4, 1, 2, 1, 2, 0), (128, 1, 1, 1, 0, 0)]),
-    ((1, 33, 32, 1), [(1, 2, 1, 1, 5, 2), (128, 1, 1, 1, 2, 5)]),
-    ((1, 13, 40, 1), [(3, 1, 3, 1, 2, 0), (128, 1, 1, 1, 0, 0)]),
-])  # fmt: skip
-def test_some_rows_of_gy_meet_padding_alone(channels, axes):
-    check(channels, axes, False)

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from gradients import LAYOUTS, last
 
 import nkiconv
 from nkiconv.bounds import error_bound
@@ -173,22 +174,15 @@ def drawn(name, dtype):
     return x, gy, dw.numpy(), {**plain, "groups": groups}
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_transposed_ones_are_torchs(name, dtype):
+def test_transposed_ones_are_torchs(name, dtype, is_last):
     x, gy, dw, more = drawn(name, dtype)
+    if is_last:
+        x, gy = last(x), last(gy)
+        more |= {"layout": LAYOUTS[x.ndim - 2][1], "accumulate_into": np.ones(dw.shape, np.float32)}
     found = FUNCTIONS[x.ndim - 2][0](x, dw.shape, gy, **more)
     assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, dw)
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_transposed_ones_of_channels_last(name):
-    x, gy, dw, more = drawn(name, "bf16")
-    layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[x.ndim - 2]
-    x, gy = (np.ascontiguousarray(np.moveaxis(one, 1, -1)) for one in (x, gy))
-    into = np.ones(dw.shape, np.float32)
-    found = FUNCTIONS[x.ndim - 2][0](x, dw.shape, gy, layout=layout, accumulate_into=into, **more)
-    np.testing.assert_array_equal(found, dw + 1)
+    np.testing.assert_array_equal(found, dw + is_last)

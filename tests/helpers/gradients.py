@@ -67,16 +67,24 @@ def last(array):
     return np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
-def check(channels, axes, is_last=False, dtype="bf16", **more):
-    """The gradient of the filters, which must be exact, and the bias's."""
+def of_rows(x, shape, gy, groups, layout, accumulate_into, **more):
+    """The gradient of a depthwise row's filters, as conv1d_weight has it."""
+    into = None if accumulate_into is None else accumulate_into[:, 0]
+    found = nkiconv.depthwise_conv1d_weight(x, (shape[0], shape[2]), gy, accumulate_into=into, **more)
+    return (found[0][:, None], found[1]) if more.get("bias_gradient") else found[:, None]
+
+
+def check(channels, axes, is_last=False, dtype="bf16", function=None, **more):
+    """The gradient of the filters, by a function or that of so many axes, which must be exact, and the bias's."""
     x, gy, shape = problem_of(channels, axes, dtype)
     dw, db, _, _ = expected(x, gy, shape, axes, channels[3])
     layout = LAYOUTS[len(axes)][is_last]
     if is_last:
         x, gy = last(x), last(gy)
     algorithm = more.pop("algorithm", None if more.get("config") is None else "blocks")
+    function = function or WEIGHT[len(axes)]
     into = np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32) if more.pop("adds", False) else None
-    found = WEIGHT[len(axes)](
+    found = function(
         x, shape, gy, groups=channels[3], layout=layout, accumulate_into=into, algorithm=algorithm, **places_of(axes),
         **more,
     )  # fmt: skip
