@@ -203,7 +203,7 @@ ASKED = [
 ]
 
 
-@pytest.mark.cover(52, keep=["banded-bands_of_many_channels_at_once-1-bf16-plain"])
+@pytest.mark.cover(52, keep=["banded-bands_of_many_channels_at_once-1-bf16-plain", "update-dilation-1-bf16-plain"])
 @pytest.mark.parametrize("request_", ASKED, ids=lambda request: request.id)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
