@@ -236,7 +236,7 @@ CLOSE = {"mixed": 0.15, "vector": 0.15, "banded": 0.25}
 
 
 def shape_of(problem):
-    return Shape(geometry_of(problem), options_of(problem, Asked()), 2, Rates())
+    return Shape(geometry_of(problem), options_of(problem, Asked()), Rates())
 
 
 def bound_us(shape, algorithm, config):
@@ -256,7 +256,7 @@ def tries(problems, algorithm, seed):
         for config in configs:
             near = family.near(shape, config)
             for one in (family.complete(shape, one) for one in (config, *rng.sample(near, min(2, len(near))))):
-                if not unsupported_reason(algorithm, shape.geometry, shape.options, one, 2):
+                if not unsupported_reason(algorithm, shape.geometry, shape.options, one):
                     yield problem, one
 
 

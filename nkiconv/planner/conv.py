@@ -74,7 +74,7 @@ class Conv(Operation):
 
         def shape_of(one: ConvProblem, asked: Asked, times: int) -> Shape:
             geometry = dataclasses.replace(geometry_of(one, asked), times=times)
-            return Shape(geometry, options_of(one, asked), request.lnc, rates)
+            return Shape(geometry, options_of(one, asked), rates)
 
         found = shape_of(problem, asked, times)
         if times > 1 or not is_stream(problem, asked):
@@ -93,7 +93,7 @@ class Conv(Operation):
         return bool(unsupported or prologue_unsupported(shape.options, algorithm, shape.geometry))
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return str(plan_of(algorithm, shape.geometry, shape.options, config, shape.cores)[1])
+        return str(plan_of(algorithm, shape.geometry, shape.options, config)[1])
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config

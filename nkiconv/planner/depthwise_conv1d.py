@@ -51,10 +51,10 @@ class DepthwiseConv1d(Operation):
         geometry = geometry_of(request.problem, times, request.asked.chunks)
         geometry = replace(geometry, prologue=prologue_of(request.asked))
         options = options_of(request.problem, request.asked)
-        return Shape(rows_of(geometry, copies_of(geometry, options)), options, request.lnc, rates)
+        return Shape(rows_of(geometry, copies_of(geometry, options)), options, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return unsupported_reason(algorithm, shape.geometry, shape.options, config, shape.cores)
+        return unsupported_reason(algorithm, shape.geometry, shape.options, config)
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config

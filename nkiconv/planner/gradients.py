@@ -100,11 +100,11 @@ class ConvWeight(_FilterGradient):
         geometry = dataclasses.replace(
             geometry_of(request.problem, Asked(precision=request.asked.precision)), times=times
         )
-        return Shape(geometry, request.asked.bias, request.lnc, rates)
+        return Shape(geometry, request.asked.bias, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         find, _ = TABLE[algorithm]
-        return str(find(shape.geometry, config, shape.options, shape.cores)[1])
+        return str(find(shape.geometry, config, shape.options)[1])
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return letters_of((shape.whole or shape).geometry, self.volumes)
@@ -127,15 +127,15 @@ class DepthwiseConv1dWeight(_FilterGradient):
         forward = rows_of(request.problem, times)
         dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
         geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False))
-        rows = Shape(geometry, options_of_rows(forward, request.asked.residual, dtype), request.lnc, rates)
-        return Shape(forward, rows, request.lnc, rates)
+        rows = Shape(geometry, options_of_rows(forward, request.asked.residual, dtype), rates)
+        return Shape(forward, rows, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        own = str(unsupported_of_rows(algorithm, shape.geometry, config, shape.cores))
+        own = str(unsupported_of_rows(algorithm, shape.geometry, config))
         if own or algorithm == SKEWED:
             return own
         rows = shape.options
-        return str(unsupported_reason(algorithm, rows.geometry, rows.options, config, shape.cores))
+        return str(unsupported_reason(algorithm, rows.geometry, rows.options, config))
 
     def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
         assert shape.whole is not None

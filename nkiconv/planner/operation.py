@@ -150,13 +150,13 @@ class Operation(ABC):
         return False
 
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = clock.NEAR) -> list[tuple[str, Guess]]:
-        """(algorithm, first guess) of these algorithms, without guesses far above the least; without kernels of too
-        many instructions, unless all have too many."""
+        """(algorithm, first guess) of these algorithms, without guesses far above the least; without long kernels
+        whose steps could run as device loops but do not, unless all are such."""
         names = [name for name in algorithms if not self.excludes(name, shape)]
         found = [(name, guess) for name in names for guess in self.known[name].guesses(shape)]
         if shape.whole is not None:
             found = [one for one in found if not self.whole_unsupported(one[0], shape, one[1].config)]
-        found = [one for one in found if self.known[one[0]].is_short(shape, one[1].config)] or found
+        found = [one for one in found if self.known[one[0]].is_short(shape, one[1])] or found
         least_ns = min((guess.ns for _, guess in found), default=0.0)
         return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]
 

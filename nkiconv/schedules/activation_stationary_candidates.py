@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,12 @@ from .activation_stationary import NAME, settings_of, together_unsupported, unsu
 from .activation_stationary_bound import Bound
 from .block_windows import window_width
 from .cuts import window_of
-from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, block_instructions, blocks_misfit
-from .device_loops import MOST_INSTRUCTIONS
+from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_misfit
 from .frames import is_transposed
-from .geometry import Geometry, instructions_unsupported
+from .geometry import Geometry
+from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
-from .patches import PatchSchedule, PatchSettings, make_patches, patch_instructions
+from .patches import PatchSchedule, PatchSettings, make_patches
 from .pixel_tiles import (
     SHARDS,
     STEP_MAX,
@@ -28,7 +28,6 @@ from .pixel_tiles import (
     PixelSettings,
     make_pixels,
     outputs_apart,
-    pixel_instructions,
     pixels_that_fit,
     read_pixels,
 )
@@ -41,38 +40,28 @@ from .volume_rows import (
     RowSchedule,
     RowSettings,
     make_rows,
-    row_instructions,
     stored_together,
 )
 
 #: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
-#: The number of instructions a core above which equal steps run as a device loop, whose stores wait for each other;
-#: rotations of the circular buffer tried for its body.
-LOOP_FROM, LOOPS = 8_000, (2, 1)
+#: ns of the bound above which equal steps run as a device loop, whose stores wait for each other; rotations of the
+#: circular buffer tried for its body.
+LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
 #: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in
 #: rotation, bytes a partition of a round's matrices; sizes of blocks whose other settings are tried together.
 WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 4
-#: A lower bound of the instructions of a BlocksItem.
-ITEM_INSTRUCTIONS = 20
 
 #: The schedules of this algorithm.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
-#: The function that counts each schedule's instructions.
-COUNTED: dict[type, Callable[..., int]] = {
-    PixelSchedule: pixel_instructions,
-    RowSchedule: row_instructions,
-    BlockSchedule: block_instructions,
-    PatchSchedule: patch_instructions,
-}
 
 
-def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(the schedule of a problem on `cores` cores, "") or (None, the reason against it)."""
+def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule | None, str]:
+    """(the schedule of a problem, "") or (None, the reason against it)."""
     reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
-    settings = _settings(geometry, chosen(geometry, config, options, cores))
+    settings = _settings(geometry, chosen(geometry, config, options))
     if isinstance(settings, PixelSettings):
         reason = together_unsupported(geometry, options, settings.side, settings.fold)
     elif isinstance(settings, DepthwiseSettings):
@@ -80,22 +69,19 @@ def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tu
     found = schedule_of(geometry, options, settings) if reason == "" else None
     if isinstance(found, BlockSchedule):
         # before items are listed: if no candidate runs, the smallest blocks may be millions
-        reason = instructions_unsupported(geometry, NAME, ITEM_INSTRUCTIONS * found.num_items // cores)
+        reason = too_many_tiles(f"C={geometry.C}, H={geometry.rows.size}: {NAME}", geometry.times * found.num_items)
         if reason != "":
             return None, reason
         found = found if fits_sbuf(block_bytes(geometry, found, options)) else None
     if found is None:
         return None, reason or _memory_unsupported(geometry, options, settings)
-    looped = isinstance(found, RowSchedule) and found.steps is not None
-    count = instructions(geometry, options, found, cores)
-    reason = instructions_unsupported(geometry, NAME, count, looped)
-    return (found, "") if reason == "" else (None, reason)
+    return found, ""
 
 
 @once_a_config
-def chosen(geometry: Geometry, config: Config, options: Options, cores: int) -> Config:
+def chosen(geometry: Geometry, config: Config, options: Options) -> Config:
     """The config completed by the candidate of least bound; itself if no candidate runs."""
-    return next(candidates(Target.of(Rates()), geometry, options, cores, config), config)
+    return next(candidates(Target.of(Rates()), geometry, options, config), config)
 
 
 def _settings(geometry: Geometry, config: Config) -> Any:
@@ -110,11 +96,6 @@ def _settings(geometry: Geometry, config: Config) -> Any:
     rows, columns = geometry.rows.stride * outputs_apart(geometry.rows), outputs_apart(geometry.columns)
     least = dict.fromkeys(("beside", "below", "images", "channels"), 1)
     return DepthwiseSettings.read(config, rows=rows, columns=columns, **least)
-
-
-def instructions(geometry: Geometry, options: Options, plan: Schedule, cores: int) -> int:
-    """An upper bound of the busiest core's instructions."""
-    return COUNTED[type(plan)](geometry, plan, options, cores)
 
 
 def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> str:
@@ -148,7 +129,7 @@ def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> 
     )
 
 
-def candidates(target: Target, geometry: Geometry, options: Options, cores: int, config: Config) -> Iterator[Config]:
+def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:
     """Complete settings that hold the given ones and run, the least bound first."""
     kind, given = settings_of(geometry), dict(config or ())
 
@@ -178,7 +159,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
             yield from (one.pairs for one in found if fits(one))
     elif kind is RowSettings:
         for one in least(rows_tried(geometry, given)):
-            loop = given.get("loop", _loop(target, geometry, options, cores, one))
+            loop = given.get("loop", _loop(target, geometry, options, one))
             yield replace(one, loop=loop).pairs
     elif kind is PatchSettings:
         yield PatchSettings.read(config).pairs
@@ -236,16 +217,16 @@ def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[RowSetting
         yield RowSettings.read(tuple(given.items()), depth=depth, copies=copies)
 
 
-def _loop(target: Target, geometry: Geometry, options: Options, cores: int, settings: RowSettings) -> int:
+def _loop(target: Target, geometry: Geometry, options: Options, settings: RowSettings) -> int:
     """Rotations of the circular buffer in the body of a device loop: the most of LOOPS whose steps are equal; 0, no
-    loop, for few instructions. More are few if a step's matmuls do not hide its stores, which wait for each other."""
+    loop, for a short kernel. Longer ones are short if matmuls of a step do not hide its stores, which then wait."""
     plan, *looped = (make_rows(geometry, options, replace(settings, loop=loop)) for loop in (0, *LOOPS))
     assert plan is not None  # it has a bound
-    step_ns = Bound(target, geometry, options, plan).step_ns(plan.items[0])
+    bound = Bound(target, geometry, options, plan)
+    step_ns = bound.step_ns(plan.items[0])
     store_ns = last_store_ns(target) + target.dma_done_ns
     hidden = len(stored_together(plan.items[0].zn, geometry.K)) * store_ns <= step_ns
-    count = geometry.times * row_instructions(geometry, plan, options, cores)
-    if count <= (LOOP_FROM if hidden else MOST_INSTRUCTIONS):
+    if geometry.times * bound.ns() <= (LOOP_FROM_NS if hidden else UNROLLED_NS):
         return 0
     return next((one.loop for one in looped if one is not None and one.steps is not None), 0)
 

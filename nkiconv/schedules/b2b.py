@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, PARTS, Part, cut_at, div_ceil, fits_sbuf
+from .long_kernels import too_many
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut_at, div_ceil, fits_sbuf
 
 #: Tokens of a span, which is one load and one store, in runs of 4 KB of bf16; spans in SBUF at once.
 SPAN, SPANS = 2048, 3
@@ -62,12 +63,6 @@ class B2bGeometry:
         rows = SPANS * (3 * (SPAN + self.short) + 2 * SPAN + self.taps) * self.itemsize
         return rows + 2 * self.all_taps * (P_MAX * self.itemsize + 4) + 16 * 4 * BANK_COLUMNS
 
-    @property
-    def instructions(self) -> int:
-        """Instructions of all cores, at most."""
-        spans, pieces = div_ceil(self.T, SPAN) + 2, div_ceil(self.T, BANK_COLUMNS) + 2
-        return self.tiles * (8 + 8 * spans + pieces * (self.all_taps + 8))
-
     def spans(self, tiles: Part) -> list[Span]:
         """Spans of tiles (first, how many), image by image."""
         channels, found = cut_at(self.D, P_MAX), []
@@ -94,9 +89,8 @@ def unsupported_reason(geometry: B2bGeometry) -> str:
         return f"{taps}: must have 2 or more; put zeros in front of one"
     if not fits_sbuf(geometry.bytes):
         return f"{taps}: their diagonals must fit SBUF; use two launches"
-    if geometry.instructions > INSTRUCTIONS_MAX:
-        return f"{taps}, D={geometry.D}, T={geometry.T}: too many instructions for the compiler; split N"
-    return ""
+    matmuls = geometry.tiles * div_ceil(geometry.T, BANK_COLUMNS) * geometry.all_taps
+    return too_many(f"{taps}, D={geometry.D}, T={geometry.T}: b2b", matmuls / PARTS)
 
 
 def pays(geometry: B2bGeometry) -> bool:

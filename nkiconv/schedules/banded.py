@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
@@ -19,15 +18,13 @@ from .depthwise import (
     Options,
     RowGeometry,
     gate_bytes,
-    gate_instructions,
     gate_of,
-    instructions_unsupported,
     part_most,
     part_span,
 )
-from .options import PROLOGUE_ARGUMENTS, finish_instructions
+from .options import PROLOGUE_ARGUMENTS
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, fits_sbuf, whole_words
+from .tiles import BANK_BYTES, BANK_COLUMNS, Part, cut, cut_at, div_ceil, fits_sbuf, whole_words
 
 #: Bytes of the shortest run that a row is cut into: the DMA of a shorter one takes as long.
 RUN_BYTES_LEAST = 64
@@ -378,38 +375,12 @@ def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:
     return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))
 
 
-def plan_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> str:
-    """Why memory or the compiler does not take the schedule; "" if they do."""
+def plan_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> str:
+    """Why memory does not take the schedule; "" if it does."""
     if not fits(geometry, options, blocks):
         needed = banded_sbuf_bytes(geometry, options, blocks)
         return (
             f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes per partition of SBUF, there are "
             f"{SBUF_USABLE_BYTES_PER_PARTITION}; use fewer buffers or groups, another block or algorithm"
         )
-    return instructions_unsupported(geometry, "banded", count_banded_instructions(geometry, options, blocks, cores))
-
-
-def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
-    fixed = 64 + blocks.settings.buffers
-    of_parts = []
-    for spans in (spans_of(blocks, geometry, part) for part in range(PARTS)):
-        # the first two spans and the last of each axis stand for all
-        some = itertools.product(*(dict.fromkeys((*axis[:2], *axis[-1:])) for axis in spans))
-        most = max((count_tile(geometry, options, blocks, plan_tile(blocks, *place)) for place in some), default=0)
-        of_parts.append(most * math.prod(map(len, spans)))
-    return fixed + max(sum(of_parts[first : first + count]) for first, count in cut_into(PARTS, cores))
-
-
-def count_tile(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile) -> int:
-    """Instructions of one tile, at most."""
-    gated = gate_instructions(geometry, tile.blocks_in * blocks.block * blocks.per_group)
-    gated += blocks.per_group if geometry.prologue.asked else 0
-    pieces = len(sum_spans(tile))
-    end = 1 + finish_instructions(options.epilogue)
-    count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
-    count += 2 * gated * tile.chunks_in
-    if blocks.settings.x_stationary:
-        spans = len(row_spans(blocks, tile))
-        return count + tile.gn * (tile.step_out * blocks.num_taps + spans * (1 + end) + blocks.per_group)
-    return count + tile.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)
+    return ""

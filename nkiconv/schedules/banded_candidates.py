@@ -8,7 +8,6 @@ its work keeps it there.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -318,10 +317,10 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
     """(tile, number of tiles that it stands for) of the larger part."""
     spans = spans_of(blocks, geometry, PARTS - 1)
-    places = list(itertools.product(*spans))
-    total, a_group = len(places), len(spans[1]) * len(spans[2])
-    if total > LOOKED_AT:
-        places = [places[at] for at in (0, 1, total // 3, total // 2, total - 2, total - 1)]
+    beside, a_group = len(spans[2]), len(spans[1]) * len(spans[2])
+    total = len(spans[0]) * a_group
+    some = range(total) if total <= LOOKED_AT else (0, 1, total // 3, total // 2, total - 2, total - 1)
+    places = [(spans[0][at // a_group], spans[1][at % a_group // beside], spans[2][at % beside]) for at in some]
     tiles = [plan_tile(blocks, *place) for place in places]
     tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
     if total <= LOOKED_AT:

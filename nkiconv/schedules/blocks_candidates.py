@@ -49,22 +49,22 @@ WARM_UP = 28
 SPARE = 6
 
 
-def plan(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
+def plan(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedule | None, str]:
     """As `build`, with a config's open settings filled in by the best candidate."""
-    return build(geometry, chosen(geometry, config, bias, cores), bias, cores)
+    return build(geometry, chosen(geometry, config, bias), bias)
 
 
 @once_a_config
-def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config:
+def chosen(geometry: Geometry, config: Config, bias: bool) -> Config:
     """The config completed by the best candidate that fits; itself if no candidate does."""
     if config_unsupported(geometry, config, bias) or len(config or ()) == len(declarations(BlocksSettings)):
         return config
-    found = candidates(Target.of(Rates()), geometry, dict(config or ()), 1, bias, cores)
+    found = candidates(Target.of(Rates()), geometry, dict(config or ()), 1, bias)
     return found[0][1] if found else config
 
 
 def candidates(
-    target: Target, geometry: Geometry, given: Mapping[str, Any], count: int, bias: bool, cores: int
+    target: Target, geometry: Geometry, given: Mapping[str, Any], count: int, bias: bool
 ) -> list[tuple[float, Config]]:
     """(ns, config) of the `count` candidates of least time that hold the given settings and fit. geometry: of x and gy
     in memory."""
@@ -82,7 +82,7 @@ def candidates(
         bound = BlocksBound(target, blocks, source, 0 if blocks is source else pixels, units_of_tile(blocks, lines))
         found.append(_least(bound, known | ({"columns": 1, "beside": 1} if lines else {}), count + SPARE))
     least = heapq.merge(*found, key=lambda one: one[0])
-    return [*islice((one for one in least if build(geometry, one[1], bias, cores)[0] is not None), count)]
+    return [*islice((one for one in least if build(geometry, one[1], bias)[0] is not None), count)]
 
 
 def pays_exchanged(geometry: Geometry, bias: bool) -> bool:

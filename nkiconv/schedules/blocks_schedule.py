@@ -53,7 +53,8 @@ from .blocks import (
     whole_taps,
 )
 from .cuts import most_of
-from .geometry import Geometry, instructions_unsupported, num_taps
+from .geometry import Geometry, num_taps
+from .long_kernels import too_many
 from .settings import Config, once_a_config
 from .tiles import (
     BANK_BYTES,
@@ -67,7 +68,6 @@ from .tiles import (
     cut_into,
     div_ceil,
     fits_sbuf,
-    share,
     size_of,
     some_of,
 )
@@ -125,8 +125,8 @@ class BlocksSchedule:
 
 
 @once_a_config
-def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
-    """(Schedule on `cores` cores, "") or (None, the reason against it), built once. geometry: of x and gy in memory;
+def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedule | None, str]:
+    """(Schedule, "") or (None, the reason against it), built once. geometry: of x and gy in memory;
     bias: whether to compute its gradient. A config's open settings take the least memory; see
     `blocks_candidates.chosen`."""
     reason = config_unsupported(geometry, config, bias) or gradient_unsupported(geometry)
@@ -144,7 +144,9 @@ def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[B
     while together > settings.side and not fits_sbuf(needed_bytes(plan)):
         together = together // 2
         plan = _scheduled(blocks, settings, bias, source, plan.lines, together)
-    reason = _room_unsupported(plan) or instructions_unsupported(blocks, "a filter gradient", instructions(plan, cores))
+    tiles = sum(len(one.tiles) * sum(map(len, one.rounds)) for one in plan.passes)
+    what = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks"
+    reason = _room_unsupported(plan) or too_many(what, blocks.times * tiles * settings.rows / PARTS)
     return (None, reason) if reason else (plan, "")
 
 
@@ -361,29 +363,6 @@ def gathered_bytes(geometry: Geometry, channels: int) -> int:
     """Bytes a partition for sums of all taps of some channels in several banks: addends and results, twice, as the next
     channels' overlap."""
     return 4 * 4 * channels * num_taps(geometry) if banks_of_taps(geometry) > 1 else 0
-
-
-def instructions(plan: BlocksSchedule, cores: int) -> int:
-    """An upper bound of the busiest core's instructions."""
-    each, settings = [], plan.settings
-    for one in plan.passes:
-        total, count = 0, len(one.tiles)
-        if plan.transposes is None:
-            # rows are loaded one by one, lines of all rows of a block at once
-            regions = sum(len(tile) * (settings.rows if len(tile) <= ROWS_REGIONS else 1) for tile in one.tiles)
-            if plan.lines:
-                regions += sum(region.counts[0] * region.counts[1] for tile in one.tiles for region in tile)
-            total += (len(one.planes) + 1) * (regions * settings.side + 5 * count)
-        else:
-            total += transposes.transpose_instructions(plan.source, settings, one)
-        chains = len(chains_of(plan, one, count)) + PARTS
-        for accumulator in chain.from_iterable(one.rounds):
-            matmuls = matmuls_beside(plan.geometry, settings.columns, accumulator.beside)
-            total += count * settings.rows * matmuls * plan.gang + 4 + chains
-        each.append(div_ceil(total * one.half, count) + 64 if plan.split and cores == PARTS else total)
-    parts = 1 if plan.split else cores
-    most = max(sum(some_of(each, share(len(each), parts, core))) for core in range(parts))
-    return most + settings.warmup + 64
 
 
 def spread_unsupported(geometry: Geometry, what: str, instead: str) -> str:

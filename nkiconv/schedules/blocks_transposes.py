@@ -316,16 +316,3 @@ def bank_shape(side: Side, itemsize: int) -> tuple[int, int, int, int]:
     """The shape [128, places, members, channels] of a Side's transposes in a bank."""
     members, room = side.members[1], whole_words(side.channels[1], itemsize)
     return P_MAX, BANK_BYTES // (members * room * itemsize), members, room
-
-
-def transpose_instructions(geometry: Geometry, config: BlocksSettings, one: Pass) -> int:
-    """An upper bound of the instructions that transpose a pass's tiles."""
-    total = 0
-    for tile, t in product(one.tiles, (-1, *one.planes)):
-        for side in sides_of(geometry, config, one, tile, t):
-            rows, columns = side.rows.extent, side.columns.extent
-            # rows of windows: edges and a copy of each, its transposes and their evacuation
-            each = len(side.pieces(geometry.itemsize)) * side.members[1] * (side.rows.count + 1) + 4
-            places = bank_shape(side, geometry.itemsize)[1]
-            total += each + rows * (6 + columns + div_ceil(columns, places))
-    return total

@@ -18,10 +18,11 @@ from . import (
     weight_stationary_candidates,
 )
 from .geometry import Geometry
+from .long_kernels import too_long
 from .options import TAKE_NORM, Options, norm_unsupported, prologue_unsupported, statistics_unsupported
 from .pairs_of_planes import beside_pairs_unsupported
 from .planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
-from .relayout import plain_of, relayout_ns, relayout_unsupported
+from .relayout import plain_of, relayout_ns
 from .settings import Config, is_hashable
 from .tiles import P_MAX
 
@@ -41,30 +42,37 @@ ALGORITHMS = tuple(PLANS)
 PLANS_KEPT = 1024
 
 
-def plan_of(algorithm: str, geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Any, str]:
-    """(an algorithm's own plan on `cores` cores, "") or (None, unsupported reason: argument, value, rule, remedy).
+def plan_of(algorithm: str, geometry: Geometry, options: Options, config: Config) -> tuple[Any, str]:
+    """(an algorithm's own plan, "") or (None, unsupported reason: argument, value, rule, remedy).
 
     Built once: the host, a search and the kernel share the value, which nobody may change.
     """
     once = built if is_hashable(config) else built.__wrapped__  # an unhashable config is refused
-    return once(algorithm, geometry, options, config, repr(config), cores)
+    return once(algorithm, geometry, options, config, repr(config))
 
 
 @lru_cache(maxsize=PLANS_KEPT)
-def built(
-    algorithm: str, geometry: Geometry, options: Options, config: Config, written: str, cores: int
-) -> tuple[Any, str]:
+def built(algorithm: str, geometry: Geometry, options: Options, config: Config, written: str) -> tuple[Any, str]:
     """`plan_of` with a hashable config, cached. written: the config's repr, as True and 1 are equal."""
     reason = precision_unsupported(algorithm, geometry) or prologue_unsupported(options, algorithm, geometry)
     reason = reason or statistics_unsupported(options, algorithm)
     reason = reason or norm_unsupported(options, algorithm)
     if not reason and geometry.direct is not None:
         reason = beside_pairs_unsupported(geometry, options)
-    reason = reason or relayout_unsupported(algorithm, geometry, options)
     reason = reason or depth_unsupported(algorithm, geometry, options, config)
     if reason:
         return None, reason
-    return PLANS[algorithm](seen_by(algorithm, geometry, config), options, without_planes(config), cores)
+    plan, reason = PLANS[algorithm](seen_by(algorithm, geometry, config), options, without_planes(config))
+    if plan is not None and not is_looped(plan):
+        seen = seen_by(algorithm, geometry, config) if wants_channels(config) else geometry
+        ns = geometry.times * bound_ns(Target.of(Rates()), algorithm, seen, options, plan)
+        reason = too_long(f"C={geometry.C}, K={geometry.K}: {algorithm}", ns)
+    return (plan, "") if reason == "" else (None, reason)
+
+
+def is_looped(plan: Any) -> bool:
+    """Whether device loops run most of a plan."""
+    return bool(getattr(plan, "is_looped", False))
 
 
 def precision_unsupported(algorithm: str, geometry: Geometry) -> str:
@@ -107,11 +115,11 @@ def fills_partitions(geometry: Geometry) -> bool:
 
 
 @lru_cache(maxsize=PLANS_KEPT)
-def default_of(geometry: Geometry, options: Options, cores: int) -> str:
+def default_of(geometry: Geometry, options: Options) -> str:
     """The algorithm of a kernel that is called without one: the one of the least bound; with a norm the first that
     takes it; implicit_gemm, to be refused, if none runs."""
     target = Target.of(Rates())
-    plans = {one: plan_of(one, geometry, options, None, cores) for one in ALGORITHMS}
+    plans = {one: plan_of(one, geometry, options, None) for one in ALGORITHMS}
     runs = {one: plan for one, (plan, reason) in plans.items() if reason == ""}
     if options.epilogue.norm is not None:
         return next((one for one in TAKE_NORM if one in runs), "implicit_gemm")

@@ -8,7 +8,7 @@ from ..axis import Axis
 from ..simulator.timing.target import Target
 from .options import NO_PROLOGUE, NUMBERS_BYTES, PROLOGUE_ARGUMENTS, Epilogue, Prologue
 from .settings import SHARDS
-from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
+from .tiles import PARTS, div_ceil, share
 
 #: Elements a partition of one product of x and its gate.
 GATED_ELEMENTS = 1024
@@ -94,13 +94,6 @@ def gate_bytes(geometry: RowGeometry, loaded: int) -> int:
     return (loaded if gate else 0) + (2 * 4 * GATED_ELEMENTS if gate == "G" else 0) + numbers
 
 
-def gate_instructions(geometry: RowGeometry, elements: int) -> int:
-    """Instructions of a load of x besides its DMA, at most: of a gate or a prologue."""
-    if geometry.prologue.asked:
-        return 4
-    return 1 + 2 * div_ceil(elements, GATED_ELEMENTS) if gate_of(geometry) else 0
-
-
 def gate_ns(geometry: RowGeometry, target: Target) -> float:
     """ns of Vector an element of a partition for the product with a gate."""
     fast = geometry.itemsize == 2 and gate_of(geometry) == "B"
@@ -154,17 +147,3 @@ def shards_of(geometry: RowGeometry, first: str | None = None) -> list[str]:
 def place_of_tap(geometry: RowGeometry, s: int, taps: int) -> int:
     """The index of tap s among the first `taps`, counted from their last if taps are in reverse order."""
     return taps - 1 - s if geometry.flipped else s
-
-
-def instructions_unsupported(geometry: RowGeometry, name: str, count: int) -> str:
-    """Why the compiler does not take so many instructions of a core; "" if it does."""
-    count = count * geometry.times
-    if count <= INSTRUCTIONS_MAX:
-        return ""
-    extents = f"S={geometry.S}"
-    if geometry.times == 1:
-        extents = f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}"
-    return (
-        f"{extents}: {name} needs up to {count} instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split "
-        f"N or C over several calls"
-    )

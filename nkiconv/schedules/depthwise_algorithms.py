@@ -14,6 +14,7 @@ from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from . import banded, banded_candidates, dot, mixed, mixed_bound, update
 from .depthwise import Options, RowGeometry
+from .long_kernels import too_long
 from .settings import Config, Settings
 
 
@@ -28,35 +29,44 @@ class RowAlgorithm:
     complete: Callable[[RowGeometry, Options, Config, Target], Any]
     #: of all settings: the schedule
     build: Callable[[RowGeometry, Options, Any], Any]
-    #: of a schedule and a number of cores: why memory or the compiler does not take the schedule; "" if they do
-    plan_unsupported: Callable[[RowGeometry, Options, Any, int], str]
+    #: of a schedule: why memory does not take it; "" if it does
+    plan_unsupported: Callable[[RowGeometry, Options, Any], str]
     #: of a target: the settings that a search begins with; empty if the algorithm is never best
     first: Callable[[RowGeometry, Options, Target], list[Any]]
     #: of a schedule and a target: ns of a core, about
     bound_ns: Callable[[RowGeometry, Options, Any, Target], float]
 
-    def unsupported(self, geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
-        """Why the algorithm does not run the problem with a config on `cores` cores; "" if it does."""
-        reason = self.config_unsupported(geometry, options, config)
-        return reason or self.plan_unsupported(geometry, options, self.plan(geometry, options, config), cores)
+    def unsupported(self, geometry: RowGeometry, options: Options, config: Config) -> str:
+        """Why the algorithm does not run the problem with a config; "" if it does."""
+        if reason := self.config_unsupported(geometry, options, config):
+            return reason
+        plan = self.plan(geometry, options, config)
+        if reason := self.plan_unsupported(geometry, options, plan):
+            return reason
+        return self.too_long(geometry, self.bound_ns(geometry, options, plan, Target.of(Rates())))
 
     def plan(self, geometry: RowGeometry, options: Options, config: Config) -> Any:
         """The schedule of a config."""
         return self.build(geometry, options, self.complete(geometry, options, config, Target.of(Rates())))
 
-    def ns_of(self, geometry: RowGeometry, options: Options, cores: int, target: Target, settings: Any) -> float:
+    def ns_of(self, geometry: RowGeometry, options: Options, target: Target, settings: Any) -> float:
         """ns of settings, about; infinity if they do not run."""
         plan = self.build(geometry, options, settings)
-        if self.plan_unsupported(geometry, options, plan, cores):
+        if self.plan_unsupported(geometry, options, plan):
             return float("inf")
-        return self.bound_ns(geometry, options, plan, target)
+        ns = self.bound_ns(geometry, options, plan, target)
+        return float("inf") if self.too_long(geometry, ns) else ns
 
-    def guesses(self, geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[Any, float]]:
+    def too_long(self, geometry: RowGeometry, ns: float) -> str:
+        """Why the compiler does not take a schedule with this bound; "" if it does."""
+        return too_long(f"S={geometry.S}, stride={geometry.stride}: this algorithm", geometry.times * ns)
+
+    def guesses(self, geometry: RowGeometry, options: Options, target: Target) -> list[tuple[Any, float]]:
         """(settings, ns) of the first settings that run."""
         if self.config_unsupported(geometry, options, None):
             return []
         found = self.first(geometry, options, target)
-        priced = [(one, self.ns_of(geometry, options, cores, target, one)) for one in found]
+        priced = [(one, self.ns_of(geometry, options, target, one)) for one in found]
         return [(one, ns) for one, ns in priced if ns < float("inf")]
 
 
@@ -85,23 +95,23 @@ ALGORITHMS = {
 }  # fmt: skip
 
 
-def unsupported_reason(algorithm: str, geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
-    """Why an algorithm does not run the problem on `cores` cores (argument, value, rule, remedy); "" if it does."""
-    return ALGORITHMS[algorithm].unsupported(geometry, options, config, cores)
+def unsupported_reason(algorithm: str, geometry: RowGeometry, options: Options, config: Config) -> str:
+    """Why an algorithm does not run the problem (argument, value, rule, remedy); "" if it does."""
+    return ALGORITHMS[algorithm].unsupported(geometry, options, config)
 
 
-def bounds(geometry: RowGeometry, options: Options, cores: int) -> list[tuple[float, str]]:
+def bounds(geometry: RowGeometry, options: Options) -> list[tuple[float, str]]:
     """(ns, algorithm) of the first settings that run, of each algorithm."""
     target = Target.of(Rates())
-    return [(ns, name) for name, one in ALGORITHMS.items() for _, ns in one.guesses(geometry, options, cores, target)]
+    return [(ns, name) for name, one in ALGORITHMS.items() for _, ns in one.guesses(geometry, options, target)]
 
 
 @functools.lru_cache(maxsize=256)
-def default_of(geometry: RowGeometry, options: Options, cores: int) -> str:
+def default_of(geometry: RowGeometry, options: Options) -> str:
     """The algorithm of a kernel that is called without one: that of the least bound; if none has a bound, `vector`, or
     `dot`, whose filters need not fit SBUF."""
-    found = bounds(geometry, options, cores)
+    found = bounds(geometry, options)
     if found:
         return min(found)[1]
-    runs = (name for name in ("vector", "dot") if unsupported_reason(name, geometry, options, None, cores) == "")
+    runs = (name for name in ("vector", "dot") if unsupported_reason(name, geometry, options, None) == "")
     return next(runs, "vector")

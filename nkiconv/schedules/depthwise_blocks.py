@@ -39,7 +39,7 @@ from .geometry import Axis, Geometry, num_taps
 from .options import Options
 from .pixel_tiles import outputs_apart
 from .settings import BY_SHAPE, Settings, count, double, half
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, transposes_of_bank
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, transposes_of_bank
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
 MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
@@ -269,30 +269,6 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
             x += plan.groups(one) * height * planes * item
         most = max(most, x + a * b * c * (2 * y_item + (2 * 8 if options.residual else 0)))
     return fixed + most + 4 * 3 * BANK_COLUMNS
-
-
-def block_instructions(geometry: Geometry, plan: BlockSchedule, options: Options, cores: int) -> int:
-    """An upper bound of the busiest core's instructions: each K tile's matrices, and each item."""
-    most, parts = 0, 1 + div_ceil(most_of(plan.chunks), P_MAX)
-    made = parts * (num_taps(geometry) + 4 + plan.size)
-    for core in range(cores):
-        first, count = share(len(plan.items), cores, core)
-        mine = plan.items[first : first + count]
-        total = 8 + WARM_UP + made * len({one.chunk for one in mine})
-        most = max(most, total + sum(item_instructions(plan, one) for one in mine))
-    return most
-
-
-def item_instructions(plan: BlockSchedule, item: BlocksItem) -> int:
-    """Instructions of an item."""
-    cn, beside, spans = item.channels[1], item.windows[1], max(1, len(plan.spans))
-    products = max(1, sum(len(span.products) for span in plan.spans))
-    sums = cn * plan.depth * products + 4 * div_ceil(cn, plan.bank_channels) * spans
-    if plan.by_pixels:
-        return sums + beside * (plan.rows + 4 + 2 * plan.depth) + 8 * beside
-    below = plan.below(item)
-    transposes = below + div_ceil(below, plan.transposes_together(item))
-    return sums + plan.groups(item) * (beside * transposes + 6 + images_together(item)) + 8
 
 
 def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:

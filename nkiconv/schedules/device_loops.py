@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from .geometry import Geometry
 from .planes import window_channels
 
-#: The number of instructions a core above which a device loop is better than a faster unrolled kernel.
-MOST_INSTRUCTIONS = 100_000
-
 
 @dataclass(frozen=True)
 class Register:

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from .blocks import Run, Tile, planes_of, runs_of, tiles_of_units
 from .blocks_schedule import gradient_unsupported, spread_unsupported
 from .cuts import window_of
-from .geometry import Geometry, instructions_unsupported, num_taps
+from .geometry import Geometry, num_taps
+from .long_kernels import too_many
 from .settings import Config, Settings, count, double, half, less, more, once_a_config, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
@@ -154,9 +155,8 @@ class DiagonalsSchedule:
 
 
 @once_a_config
-def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[DiagonalsSchedule | None, str]:
-    """(Schedule on `cores` cores, "") or (None, the reason against it), built once. bias: whether to compute its
-    gradient too."""
+def build(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSchedule | None, str]:
+    """(Schedule, "") or (None, the reason against it), built once. bias: whether to compute its gradient too."""
     reason = gradient_unsupported(geometry) or diagonals_unsupported(geometry) or config_unsupported(geometry, config)
     if reason:
         return None, reason
@@ -175,7 +175,8 @@ def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[D
             f"groups={settings.groups}: diagonals need {needed} bytes per partition of SBUF for their units, there are "
             f'{SBUF_BYTES}; use smaller ones, or algorithm="blocks"'
         )
-    reason = instructions_unsupported(geometry, "a filter gradient by diagonals", instructions(plan, cores))
+    products = len(plan.passes) * len(plan.tiles) * settings.down * settings.across * settings.side
+    reason = too_many(f"C={geometry.C}, K={geometry.K}: diagonals", geometry.times * products / PARTS)
     return (None, reason) if reason else (plan, "")
 
 
@@ -270,17 +271,3 @@ def needed_bytes(plan: DiagonalsSchedule) -> int:
     # sums of biases, of two passes, and their addends
     constants += 3 * settings.groups * plan.k if plan.bias else 0
     return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
-
-
-def instructions(plan: DiagonalsSchedule, cores: int) -> int:
-    """An upper bound of the busiest core's instructions."""
-    settings, regions, count = plan.settings, sum(map(len, plan.tiles)), len(plan.tiles)
-    parts, T, accumulators = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
-    # with zeros first, if a product does not write all sums
-    products = count * (settings.down * settings.across + 1) * accumulators * parts
-    reads = count * accumulators * parts * 4
-    loads = (regions * parts + 4 * count) * (T + 1)
-    stores = 8 * accumulators + (plan.each * T * div_ceil(settings.groups, P_MAX) if plan.transposed else 0)
-    total = products + reads + loads + stores * parts + 8 * count
-    passes = len(plan.passes) if plan.split else div_ceil(len(plan.passes), cores)
-    return (div_ceil(total, cores) + stores * parts if plan.split else total) * passes + settings.warmup + 128

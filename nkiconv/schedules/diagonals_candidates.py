@@ -33,18 +33,18 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS
 SPARE = 6
 
 
-def plan(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[DiagonalsSchedule | None, str]:
+def plan(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSchedule | None, str]:
     """As `build`, with a config's open settings filled in by the best candidate."""
-    return build(geometry, chosen(geometry, config, bias, cores), bias, cores)
+    return build(geometry, chosen(geometry, config, bias), bias)
 
 
 @once_a_config
-def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config:
+def chosen(geometry: Geometry, config: Config, bias: bool) -> Config:
     """The config completed by the best candidate that fits; itself if no candidate does."""
     if len(config or ()) == len(dataclasses.fields(DiagonalsSettings)):
         return config
     found = candidates(Target.of(Rates()), geometry, config, SPARE)
-    return next((one.pairs for _, one in found if build(geometry, one.pairs, bias, cores)[0] is not None), config)
+    return next((one.pairs for _, one in found if build(geometry, one.pairs, bias)[0] is not None), config)
 
 
 def candidates(target: Target, geometry: Geometry, config: Config, count: int) -> list[tuple[float, DiagonalsSettings]]:

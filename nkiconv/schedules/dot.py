@@ -23,10 +23,8 @@ from .depthwise import (
     Options,
     RowGeometry,
     gate_bytes,
-    gate_instructions,
     input_unsupported,
     inputs_of,
-    instructions_unsupported,
 )
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
@@ -111,24 +109,14 @@ class DotUnit:
     chunk: int
 
 
-def plan_unsupported(geometry: RowGeometry, options: Options, plan: DotSchedule, cores: int) -> str:
-    """Why memory or the compiler does not take a schedule on `cores` cores; "" if they do."""
+def plan_unsupported(geometry: RowGeometry, options: Options, plan: DotSchedule) -> str:
+    """Why memory does not take a schedule; "" if it does."""
     if plan.slots == 0:
         return (
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {SBUF_BYTES} bytes per partition; use vector"
         )
-    return instructions_unsupported(geometry, "dot", count_dot_instructions(geometry, plan, cores))
-
-
-def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most: loads, transposes and evacuations, matmuls, masks and sums."""
-    slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
-    blocks = plan.lag_blocks * plan.column_phases
-    matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
-    unit = 2 * slots + matmuls + blocks * (4 * plan.taps + 3) + 16 + 4 * gate_instructions(geometry, plan.x_length)
-    results = 15 + 4 * div_ceil(plan.taps * padded_columns(plan), BANK_COLUMNS)
-    return div_ceil(count_tiles(geometry, plan), cores) * (plan.chunks * unit + results) + 32 + plan.warmup
+    return ""
 
 
 def padded_columns(plan: DotSchedule) -> int:

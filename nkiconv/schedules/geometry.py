@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from .axis import outputs_met
 from .frames import Frames
-from .tiles import INSTRUCTIONS_MAX, div_ceil
+from .tiles import div_ceil
 
 #: The valid range of a tap: outputs and elements, as `axis.outputs_met` returns them.
 Met = tuple[int, int, int, int, int]
@@ -201,30 +201,3 @@ def images_unsupported(planes: Axis, taker: str, instead: str) -> str:
             f"their own number; use {instead}"
         )
     return ""
-
-
-def instructions_unsupported(geometry: Geometry, algorithm: str, count: int, looped: bool = False) -> str:
-    """Why a core's `count` instructions are too many, and a cut that the compiler takes; "" if they are not.
-
-    looped: whether device loops do most of the work, so that more of it takes no more instructions.
-    """
-    count = count if looped else count * geometry.times
-    if count <= INSTRUCTIONS_MAX:
-        return ""
-    calls = div_ceil(count, INSTRUCTIONS_MAX)
-    remedy = f"split K over {calls} calls, or use larger tiles"
-    if geometry.times > 1:
-        return (
-            f"C={geometry.C}, K={geometry.K}: {algorithm} needs up to some {count} instructions on a core, the "
-            f"compiler takes {INSTRUCTIONS_MAX}; call it {calls} times, on a part of the images or rows each"
-        )
-    if geometry.planes.out >= calls:
-        remedy = f"call it {calls} times, with at most {geometry.planes.out // calls} images each"
-    elif geometry.rows.out >= calls:
-        remedy = (
-            f"call it {calls} times, with at most {geometry.rows.out // calls} rows of y (and what they see of x) each"
-        )
-    return (
-        f"N={geometry.planes.out}, C={geometry.C}, K={geometry.K}: {algorithm} needs up to {count} instructions on a "
-        f"core, the compiler takes {INSTRUCTIONS_MAX}; {remedy}"
-    )

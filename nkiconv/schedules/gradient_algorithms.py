@@ -13,19 +13,19 @@ from .prices import round_trip_ns
 
 
 @functools.lru_cache(maxsize=128)
-def default_of(geometry: Geometry, bias: bool, cores: int) -> str:
+def default_of(geometry: Geometry, bias: bool) -> str:
     """The algorithm of a kernel that is called without one: that of the least bound; if none runs, blocks, which
     refuses the call."""
     target = Target.of(Rates())
-    blocks = blocks_candidates.candidates(target, geometry, {}, 1, bias, cores)
+    blocks = blocks_candidates.candidates(target, geometry, {}, 1, bias)
     diagonals = diagonals_candidates.candidates(target, geometry, None, 1)
-    if not diagonals or diagonals_candidates.plan(geometry, None, bias, cores)[0] is None:
+    if not diagonals or diagonals_candidates.plan(geometry, None, bias)[0] is None:
         return "blocks"
     return "diagonals" if not blocks or diagonals[0][0] < blocks[0][0] else "blocks"
 
 
 @functools.lru_cache(maxsize=128)
-def default_of_rows(forward: RowGeometry, geometry: RowGeometry, options: Options, cores: int) -> str:
+def default_of_rows(forward: RowGeometry, geometry: RowGeometry, options: Options) -> str:
     """The default algorithm of depthwise rows: `skewed`, or an algorithm of the convolution of x with gy.
 
     forward: the convolution of the gradient; geometry, options: the convolution of x with gy.
@@ -33,7 +33,7 @@ def default_of_rows(forward: RowGeometry, geometry: RowGeometry, options: Option
     target = Target.of(Rates())
     # the cores synchronise before the gradients of several images are loaded and added
     fold_ns = target.exchange_ns + round_trip_ns(target) if forward.N > 1 else 0.0
-    found = [(ns + fold_ns, name) for ns, name in depthwise_algorithms.bounds(geometry, options, cores)]
+    found = [(ns + fold_ns, name) for ns, name in depthwise_algorithms.bounds(geometry, options)]
     of_skewed = skewed.candidates(target, forward, None)
-    found += [(ns, "skewed") for ns, one in of_skewed if skewed.build(forward, one.pairs, cores)[0]][:1]
-    return min(found)[1] if found else depthwise_algorithms.default_of(geometry, options, cores)
+    found += [(ns, "skewed") for ns, one in of_skewed if skewed.build(forward, one.pairs)[0]][:1]
+    return min(found)[1] if found else depthwise_algorithms.default_of(geometry, options)

@@ -23,7 +23,6 @@ from .implicit_gemm_unsupported import (
     loop_unsupported,
     products_unsupported,
     room_unsupported,
-    schedule_unsupported,
 )
 from .options import Options
 from .prices import first_load_ns
@@ -39,31 +38,31 @@ WARM_UP_PACKED, WARM_UP_LOADING, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
 #: Most banks of sums of M tiles whose sums are made together: the next ones' sums begin in other banks, and filters are
 #: transposed in one.
 TOGETHER_BANKS = 5
-#: The number of instructions of a core (an upper bound) above which equal output tiles run in a device loop: the bound
-#: is two to four times the true number, and a video decoder's graph has dozens of such kernels.
-LOOP_FROM = 20_000
+#: ns of the bound above which equal output tiles run in a device loop: some 8,000 instructions of a core, and a video
+#: decoder's graph has dozens of such kernels.
+LOOP_FROM_NS = 2.5e6
 #: Candidate bytes a partition of x: for pairs of planes, beside sums of frames; divisors beside the sums of a norm.
 PAIRS_X_BYTES, NORM_PARTS = (49_152, 40_960, 32_768, 24_576, 16_384, 8192), (1, 2, 4, 8)
 
 
-def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
-    """(the schedule on `cores` cores, "") or (None, unsupported reason)."""
+def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule | None, str]:
+    """(the schedule, "") or (None, unsupported reason)."""
     reason = config_unsupported(geometry, options, config)
     if reason != "":
         return None, reason
-    schedule = build(geometry, options, ImplicitGemmSettings(**dict(chosen(geometry, config, options, cores) or ())))
-    reason = schedule_unsupported(schedule, cores)
+    schedule = build(geometry, options, ImplicitGemmSettings(**dict(chosen(geometry, config, options) or ())))
+    reason = room_unsupported(schedule)
     return (schedule, "") if reason == "" else (None, reason)
 
 
 @once_a_config
-def chosen(geometry: Geometry, config: Config, options: Options, cores: int) -> Config:
+def chosen(geometry: Geometry, config: Config, options: Options) -> Config:
     """The config completed by the candidate of least bound; if no candidate runs, by the first that is tried."""
-    found = candidates(Target.of(Rates()), geometry, options, cores, config)
+    found = candidates(Target.of(Rates()), geometry, options, config)
     return next(found, None) or next(tried(geometry, options, config)).pairs
 
 
-def candidates(target: Target, geometry: Geometry, options: Options, cores: int, config: Config) -> Iterator[Config]:
+def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:
     """Complete settings that run and contain the given ones, by ascending bound."""
     if config_unsupported(geometry, options, config) != "":
         return
@@ -81,7 +80,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, cores: int,
             found.append((weight * bound.ns(schedule), schedule))
     for _, schedule in sorted(found, key=lambda each: each[0]):
         settings = completed(bound, schedule, given)
-        if schedule_unsupported(build(geometry, options, settings), cores) == "":
+        if room_unsupported(build(geometry, options, settings)) == "":
             yield settings.pairs
 
 
@@ -135,9 +134,7 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     open_ones = {"warmup": warmup, "moved": moved, "order": ORDERS[together], "loop": 0}
     chosen = replace(schedule.settings, **{**open_ones, **given})
     if "loop" not in given and loop_unsupported(geometry, options, 1, chosen.product) == "":
-        # one pair of output tiles, if a core issues many instructions without the loop and fewer with it
-        unrolled = build(geometry, options, chosen).instructions(PARTS)
-        if geometry.times * unrolled > LOOP_FROM:
-            looped = replace(chosen, loop=1)
-            chosen = looped if build(geometry, options, looped).instructions(PARTS) < unrolled else chosen
+        looped = replace(chosen, loop=1)  # of one pair of output tiles
+        if geometry.times * bound.ns(schedule) > LOOP_FROM_NS and build(geometry, options, looped).is_looped:
+            chosen = looped
     return chosen

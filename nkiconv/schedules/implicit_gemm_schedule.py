@@ -3,9 +3,8 @@ Its SBUF bytes, its instructions, and the output tiles of a device loop's body."
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 
 from .cuts import OutTile, k_tiles_of
 from .device_loops import Register, register_of
@@ -26,19 +25,17 @@ from .implicit_gemm_channels import (
     moved_from,
     stores_channels,
 )
-from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, row_parts, x_place
+from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, x_place
 from .implicit_gemm_products import RAW_BYTES, needs_order
 from .options import (
     ROUNDED_BANKS,
     STATISTICS_BYTES,
-    STATISTICS_INSTRUCTIONS,
     Options,
     keeps_sums,
     prologue_bytes,
-    prologue_instructions,
 )
 from .pairs_of_planes import PRODUCTS_OF_PAIR, bank_of_y, frames_seen, out_tile_of_y, planes_at_once
-from .planes import is_by_plane, misses_planes, window_channels
+from .planes import misses_planes
 from .regions import offset_at, regions_of_x
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, share
 
@@ -210,62 +207,12 @@ class Schedule:
             results += KEPT_BANKS * BANK_BYTES if keeps_sums(options.epilogue) else 0
         return 2 * x_bytes + filters + raw_bytes + results + beside
 
-    def instructions(self, cores: int) -> int:
-        """Upper bound of the busiest core's instructions as the compiler sees them: a loop's body counts once."""
-        if cores not in self._counted:
-            self._counted[cores] = self._count(cores)
-        return self._counted[cores]
-
-    @cached_property
-    def _counted(self) -> dict[int, int]:
-        """Results of `instructions`, by cores."""
-        return {}
-
-    def _count(self, cores: int) -> int:
-        each = cache(self._instructions_of)
-        most = 0
-        for first, count in (share(len(self.items), cores, core) for core in range(cores)):
-            kinds = [self.kinds[index] for index in self._unrolled(first, count)]
-            filters = sum(map(self._filter_instructions, {batch for batch, _ in kinds}))
-            most = max(most, 64 + filters + sum(each(*kind) for kind in kinds))
-        return most
-
-    def _instructions_of(self, batch: int, out_tile: OutTile) -> int:
-        """Upper bound of instructions for an output tile of a group, without its filters."""
-        geometry, options, taps = self.geometry, self.options, num_taps(self.geometry)
-        # for a bank of sums besides its products
-        each = 3 * sums_of(geometry) + STATISTICS_INSTRUCTIONS * options.statistics + is_transposed(geometry)
-        each += 13 * (options.epilogue.norm is not None) + 3 * keeps_sums(options.epilogue)
-        pixels = out_tile.zn * out_tile.pn * out_tile.qn
-        banks = pixels // 256 + 2 + out_tile.pn
-        loads = len(self.k_tiles[batch]) * len(row_parts(geometry, out_tile, True, 1))
-        total = prologue_instructions(options.prologue, geometry, out_tile.dn, loads)
-        for m_tile in self.batches[batch]:
-            k_tiles = len(m_tile.k_tiles)
-            total += banks * (kinds_of(geometry) * taps * k_tiles + each) + 12
-            total += out_tile.zn * STATISTICS_INSTRUCTIONS * options.statistics
-            if geometry.direct is not None:
-                total += k_tiles * ((out_tile.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
-            if stores_channels(geometry):  # transposes of pixels, and runs of them
-                total += pixels // (P_MAX // 2) + 5 * (out_tile.zn * out_tile.pn + 2 * banks)
-        return total
-
-    def _filter_instructions(self, batch: int) -> int:
-        """Upper bound of instructions for a group's filters."""
-        geometry, total = self.geometry, 0
-        for m_tile in self.batches[batch]:
-            # channels by plane: copies of runs, or a DMA of each in each block of a packed filter
-            runs = window_channels(geometry) * (1 if geometry.packed == 0 else m_tile.kn) * is_by_plane(geometry)
-            total += len(m_tile.k_tiles) * (num_taps(geometry) * 5 + 8 + runs) + 8
-        return total
-
-    def _unrolled(self, first: int, count: int) -> Iterator[int]:
-        """Indices of a core's items that the compiler sees: iterations of loops after the first are left out."""
-        index = first
-        for repeat in self.repeats(first, count):
-            yield from range(index, repeat.first + repeat.out_tiles)
-            index = repeat.first + repeat.count * repeat.out_tiles
-        yield from range(index, first + count)
+    @property
+    def is_looped(self) -> bool:
+        """Whether device loops run most output tiles of two cores: the compiler sees a loop's body once."""
+        shares = (share(len(self.items), PARTS, core) for core in range(PARTS))
+        again = sum((one.count - 1) * one.out_tiles for mine in shares for one in self.repeats(*mine))
+        return 2 * again > len(self.items)
 
     def repeats(self, first: int, count: int) -> list[Repeat]:
         """The Repeats among a core's items first .. first + count - 1; each also loads x of the item after it."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from .frames import is_transposed
-from .geometry import Geometry, images_unsupported, instructions_unsupported
+from .geometry import Geometry, images_unsupported
 from .implicit_gemm import FOLDS, FP8_PRODUCTS, PRODUCTS, ImplicitGemmSettings
 from .implicit_gemm_channels import ALONE, can_move, can_together, depth_of, left_over, rows_of, stores_channels
 from .implicit_gemm_outputs import x_place
@@ -16,15 +14,6 @@ from .tiles import PSUM_BANKS, QUADRANT, SBUF_BYTES
 
 #: The most elements a partition between slots, or taps, of a pair (a stride of an access pattern).
 SLOT_MAX = 32_767
-
-
-def schedule_unsupported(schedule: Schedule, cores: int) -> str:
-    """Why a schedule does not run on `cores` cores; "" if it does."""
-    geometry, count = schedule.geometry, schedule.instructions(cores)
-    # whether a device loop holds most instructions
-    looped = geometry.times > 1 and schedule.loop > 0
-    looped = looped and 2 * count < replace(schedule, settings=replace(schedule.settings, loop=0)).instructions(cores)
-    return room_unsupported(schedule) or instructions_unsupported(geometry, "implicit_gemm", count, looped)
 
 
 def room_unsupported(schedule: Schedule) -> str:

@@ -12,8 +12,6 @@ from .options import (
     PROLOGUE_ARGUMENTS,
     Options,
     packed_statistics_bytes,
-    packed_statistics_instructions,
-    prologue_instructions,
     taken_unsupported,
 )
 from .planes import is_by_plane, k_tiles_of_windows, window_channels, with_windows
@@ -322,20 +320,6 @@ def block_statistics_bytes(geometry: Geometry, options: Options, channels: int) 
         tiles = div_ceil(geometry.K, channels)
     images = BANK_COLUMNS // max(1, geometry.rows.out * geometry.columns.out // outputs)
     return packed_statistics_bytes(options, _QUADRANTS, min(geometry.planes.out, images) + 2 * tiles)
-
-
-def fused_instructions(
-    geometry: Geometry, schedule: Schedule, options: Options, lanes: Lanes, tiles: int, banks: int
-) -> int:
-    """Upper bound of instructions for prologue and statistics of an output tile of so many row tiles and banks."""
-    rows, loads = 1, 9 * len(schedule.k_tiles) * tiles * len(lanes)
-    if schedule.shift is not None:
-        rows = schedule.shift.U
-    else:
-        rows = sum(len(sweep.outputs) for sweep in schedule.sweeps)
-        banks *= rows
-    total = prologue_instructions(options.prologue, geometry, lanes[0][0].xn, loads)
-    return total + tiles * packed_statistics_instructions(options, rows, banks, lanes[0][0].bn)
 
 
 def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..simulator.timing.target import Target
-from .depthwise import Options, RowGeometry, gate_bytes, gate_instructions, instructions_unsupported, part_most
+from .depthwise import Options, RowGeometry, gate_bytes, part_most
 from .options import Epilogue
 from .recipes import (
     FIRST_WIDTHS,
@@ -249,8 +249,8 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + plan.states + pieces
 
 
-def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedule, cores: int, on_tensor: bool) -> str:
-    """Why memory or the compiler does not take a schedule; "" if they do."""
+def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedule, on_tensor: bool) -> str:
+    """Why memory does not take a schedule; "" if it does."""
     name = "mixed" if on_tensor else "vector"
     needed = mixed_sbuf_bytes(geometry, options, plan, 0)
     if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
@@ -267,24 +267,7 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
             f"config piece={plan.settings.piece}: the pieces in flight need {banks} banks of PSUM, and there are "
             f"{PSUM_BANKS}; use pieces of up to {BANK_COLUMNS} columns, or give chain A a tap on Vector in every recipe"
         )
-    return instructions_unsupported(geometry, name, count_mixed_instructions(geometry, plan, cores))
-
-
-def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
-    rows, piece = plan.rows, plan.settings.piece
-    tiles = tile_count(geometry, rows)
-    begin = len(first_widths(plan))
-    pieces = tiles * div_ceil(rows.columns, piece) + begin + len(LAST_WIDTHS)
-    # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
-    each = geometry.S * div_ceil(piece, BANK_COLUMNS) + 4 + rows.G
-    loads = 6 + 3 * rows.G + begin
-    gated = gate_instructions(geometry, load_bytes(geometry, rows) // geometry.itemsize)
-    loads += gated * (rows.G + begin + 1)
-    channel_tiles = part_most(rows.T, rows.shard == "channels")
-    filters = 8 * div_ceil(channel_tiles, filter_block(geometry)) + 8 + plan.settings.warmup
-    halves = 2 if cores == 1 else 1
-    return halves * (pieces * each + tiles * (loads + 2) + filters)
+    return ""
 
 
 def widths_of(qn: int, plan: MixedSchedule, is_first: bool, is_last: bool) -> tuple[Widths, Widths, Widths]:

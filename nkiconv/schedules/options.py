@@ -115,14 +115,6 @@ def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
     return NUMBERS_BYTES + NUMBER_BYTES * (2 * max(images, QUADRANT) + P_MAX)
 
 
-def prologue_instructions(prologue: Prologue, geometry: Geometry, planes: int, loads: int = 1) -> int:
-    """Upper bound of a prologue's instructions, for so many loads of so many planes of x."""
-    if not prologue.asked:
-        return 0
-    images = images_met(geometry, planes) if prologue.by_image else 1
-    return loads * (3 * prologue.upsample**2 * images + 2 * (1 + P_MAX // QUADRANT) * div_ceil(images, QUADRANT))
-
-
 def adds_last(epilogue: Epilogue) -> bool:
     """Whether the residual comes after an activation or a norm, as a summand or a factor."""
     if epilogue.residual == "product":
@@ -133,11 +125,6 @@ def adds_last(epilogue: Epilogue) -> bool:
 def adds_bias_alone(epilogue: Epilogue) -> bool:
     """Whether y is the sums, or the sums and a bias: statistics of sums are then those of y but for the bias."""
     return epilogue.activation == "" and epilogue.residual == ""
-
-
-def finish_instructions(epilogue: Epilogue) -> int:
-    """Instructions of one `evacuate`."""
-    return (2 if epilogue.activation != "" and epilogue.residual != "" else 1) + epilogue.by_sigmoid
 
 
 def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:
@@ -189,11 +176,6 @@ def packed_statistics_bytes(options: Options, rows: int, images: int, m_tiles: i
     return triples + 12 * (rows + 2) * (MOVING_MAX + m_tiles) + ROUNDED_BANKS * BANK_BYTES
 
 
-def packed_statistics_instructions(options: Options, rows: int, banks: int, images: int) -> int:
-    """Upper bound of instructions for so many banks and images, each cut at the other's ends."""
-    return (3 * banks + images * (3 * (rows + 2) + 6)) * STATISTICS_INSTRUCTIONS if options.statistics else 0
-
-
 def one_group_unsupported(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:
     """Why an algorithm without groups, lhs_dilation of planes and (unless single_bytes) float8 does not run a problem;
     "" if it does."""
@@ -229,11 +211,6 @@ def norm_bytes(epilogue: Epilogue, K: int, columns: int = BANK_COLUMNS) -> int:
     """Bytes a partition of a norm: weight and bias, and sums of a bank of so many columns at each of its steps."""
     norm = epilogue.norm
     return 0 if norm is None else 4 * (K * (norm.weight + norm.bias) + 3 * columns)
-
-
-def norm_instructions(epilogue: Epilogue, pixels: int, banks: int) -> int:
-    """Upper bound of instructions of norms of so many pixels a partition in so many banks."""
-    return 0 if epilogue.norm is None else (6 if epilogue.norm.kept else 5) * pixels + 5 * banks
 
 
 def keeps_sums(epilogue: Epilogue) -> bool:

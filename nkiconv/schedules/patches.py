@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from .geometry import Axis, Geometry, filter_rows, is_evenly_apart, num_taps, sees_itself, writes_rows
 from .options import Options, keeps_sums, no_prologue
 from .settings import WARM_UPS, Settings, warm_up
-from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, fits_sbuf
 
 #: Buffers of x and of results.
 BUFFERS = 2
@@ -109,12 +109,3 @@ def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> in
     results = geometry.K * R * plan.side * S * options.epilogue.y_itemsize
     x_bytes = k_tiles * most * Q * item * (2 if P > most else 1)
     return filters + BUFFERS * (x_bytes + results) + 2 * BANK_BYTES + 4 * geometry.K + 2 * P_MAX
-
-
-def patch_instructions(geometry: Geometry, plan: PatchSchedule, options: Options, cores: int) -> int:
-    """An upper bound of the busiest core's instructions."""
-    banks = max(len(plan.banks(geometry, one)) for one in plan.items)
-    each = (
-        plan.side * banks * (len(plan.k_tiles) + 5) + 4 * len(plan.k_tiles) + 4 * geometry.K * geometry.planes.taps + 4
-    )
-    return div_ceil(len(plan.items), cores) * each + 4 * len(plan.k_tiles) + plan.settings.warmup + 16

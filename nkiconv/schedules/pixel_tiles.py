@@ -16,16 +16,14 @@ from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
-from .moving_filters import FilterSchedule, comes_raw, num_transposes, raw_bytes, way_of
+from .moving_filters import FilterSchedule, comes_raw, raw_bytes, way_of
 from .options import (
     NO_PROLOGUE,
     Options,
     Prologue,
     keeps_sums,
     norm_bytes,
-    norm_instructions,
     prologue_bytes,
-    prologue_instructions,
 )
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
 from .tiles import (
@@ -39,7 +37,6 @@ from .tiles import (
     div_ceil,
     fits_sbuf,
     share,
-    some_of,
 )
 
 #: Bytes a partition of x of an output tile, two of which are loaded at once, and of filters of a weight-resident group.
@@ -343,6 +340,10 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     batches = cut_into(geometry.K, count)
     most_elements = X_BYTES // (len(k_tiles) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
+    # the least output tile of all is a block of rows
+    rows, columns = most_of(cut(source.rows.out, sizes.rows * sizes.apart)), most_of(sizes.parts)
+    if not fits_sbuf(2 * math.prod(window_shape(source, Outputs(0, 1, 0, rows, 0, columns))) * len(k_tiles) * item):
+        return None
     out_tiles = pixel_out_tiles(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     if max(widest_step(source, sizes, out_tile, len(k_tiles)) for out_tile in out_tiles) > STEP_MAX:
         return None
@@ -382,28 +383,6 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     fixed = 3 * 4 * BANK_COLUMNS + (2 * 4 * fold * kn if options.epilogue.bias else 0) + P_MAX * 2
     numbers = prologue_bytes(options.prologue, geometry, geometry.planes.size) + norm_bytes(options.epilogue, kn)
     return x_bytes + filters + results + fixed + numbers
-
-
-def pixel_instructions(geometry: Geometry, plan: PixelSchedule, options: Options, cores: int) -> int:
-    """An upper bound of the busiest core's instructions."""
-    side, k_tiles, source, most = plan.sizes.side, len(plan.k_tiles), plan.source, 0
-    groups = div_ceil(side, max(1, BANK_COLUMNS // plan.most_k))
-    stores = (8 if keeps_sums(options.epilogue) else 4) * source.fold
-    each = stores + 2 + norm_instructions(options.epilogue, side * source.fold, groups)
-    for core in range(cores):
-        mine = some_of(plan.items, share(len(plan.items), cores, core))
-        total = 8 + plan.warmup
-        for batch in {item.batch for item in mine}:
-            total += 3 * num_transposes(plan.batches[batch][1], plan) + k_tiles * num_taps(geometry) + 4
-            total += source.fold * geometry.rows.taps
-        for item in mine:
-            blocks, planes = len(blocks_of(plan.sizes, item.out_tile)), window_of(source.planes, item.out_tile.zn)
-            loads, parts = source.slots * (blocks + 1), div_ceil(source.fold * plan.batches[item.batch][1], plan.most_k)
-            total += 4 + k_tiles * (2 * loads + 2)
-            total += prologue_instructions(options.prologue, geometry, planes, k_tiles * loads)
-            total += blocks * (parts * (side * k_tiles * source.taps + 5 * groups) + each)
-        most = max(most, total)
-    return most
 
 
 def load_parts(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, QUADRANT, Part, cut, cut_at, fits_sbuf
+from .long_kernels import too_many
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, fits_sbuf
 
 #: Most PSUM banks of one activation.
 BANKS = 2
@@ -95,22 +96,11 @@ class MlpGeometry:
         # filters, also as loaded, and evacuations in two steps
         return self.itemsize * filters + pixels * each + 4 * numbers + 4 * BANK_COLUMNS
 
-    @property
-    def instructions(self) -> int:
-        """Instructions of the core of a launch on one core, at most."""
-        c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
-        of_numbers = 16 * (1 + (m + k) // QUADRANT)
-        once, each = of_numbers + 4 * (m * c + k * m), 2 * c + 2 * m * c + m + 2 * k * m + 6 * k
-        if self.norm is not None:
-            once, each = 2 * once + m * c + 4 * c, each + 5 * c + len(self.square_tiles)
-        return once + len(self.banks) * each
-
 
 def unsupported_reason(geometry: MlpGeometry) -> str:
     """Why the problem has no schedule; "" if it has one."""
     extents = f"C={geometry.C}, hidden={geometry.M}, K={geometry.K}"
     if geometry.together == 0:
         return f"{extents}: filters and hidden channels of {BANK_COLUMNS} pixels must fit SBUF; use two conv2d"
-    if geometry.instructions > INSTRUCTIONS_MAX:
-        return f"{extents}, pixels={geometry.N * geometry.pixels}: too many instructions for the compiler; split N"
-    return ""
+    matmuls = len(geometry.banks) * len(geometry.m_tiles) * (len(geometry.c_tiles) + len(geometry.k_tiles))
+    return too_many(f"{extents}, pixels={geometry.N * geometry.pixels}: pointwise_mlp", matmuls / PARTS)

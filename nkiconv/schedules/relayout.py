@@ -22,7 +22,7 @@ from .geometry import Geometry, num_taps, writes_rows
 from .implicit_gemm_channels import has_own_m_tiles, left_over
 from .options import Options
 from .prices import round_trip_ns
-from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
+from .tiles import P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
 
 #: Algorithms that read NHWC without a copy, except x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")
@@ -242,24 +242,6 @@ def flip_pieces(geometry: Geometry) -> list[tuple[Part, Part]]:
     if geometry.groups == 1 or each > P_MAX:
         channels = [(g * each + c, cn) for g in range(geometry.groups) for c, cn in cut(each, P_MAX)]
     return list(itertools.product(channels, cut(geometry.K // geometry.groups, most_k)))
-
-
-def relayout_unsupported(algorithm: str, geometry: Geometry, options: Options) -> str:
-    """Why the compiler does not take the copies; "" if it does."""
-    count = relayout_instructions(algorithm, geometry, options)
-    if count > INSTRUCTIONS_MAX:
-        return (
-            f"N={geometry.planes.out}, H={geometry.rows.size}, W={geometry.columns.size}: copies of x and y as NCHW "
-            f"need {count} instructions, the compiler takes {INSTRUCTIONS_MAX}; split N over several calls"
-        )
-    return ""
-
-
-def relayout_instructions(algorithm: str, geometry: Geometry, options: Options) -> int:
-    """Instructions of both cores for the copies: at most three a piece of x or y, and barriers; for a filter those of
-    one core, as each core makes a copy."""
-    flipped = len(flip_pieces(geometry)) * (num_taps(geometry) + 2) if flips(algorithm, geometry) else 0
-    return flipped + sum(3 * len(pieces_of(part)) + 1 for part in copies_of(algorithm, geometry, options))
 
 
 def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Options) -> float:

@@ -15,7 +15,8 @@ from ..simulator.timing.target import Target
 from .blocks import Run, joined
 from .channels import ChannelBlock, channel_block
 from .cuts import places_inside
-from .depthwise import RowGeometry, instructions_unsupported
+from .depthwise import RowGeometry
+from .long_kernels import too_long
 from .prices import round_trip_ns
 from .settings import Config, Settings, count, double, half, once_a_config, setting
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
@@ -125,8 +126,8 @@ class SkewedSchedule:
 
 
 @once_a_config
-def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSchedule | None, str]:
-    """(schedule, "") or (None, why not on `cores` cores), built once a config."""
+def build(geometry: RowGeometry, config: Config) -> tuple[SkewedSchedule | None, str]:
+    """(schedule, "") or (None, why not), built once a config."""
     reason = config_unsupported(geometry, config)
     if not reason and geometry.lhs_dilation > 1:
         reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use mixed or vector"
@@ -139,7 +140,8 @@ def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSche
             f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes per partition of SBUF for x, "
             f"gy and their products, there are {SBUF_BYTES}; use dot or banded"
         )
-    reason = instructions_unsupported(geometry, "skewed", instructions(plan, cores))
+    ns = geometry.times * skewed_ns(geometry, plan, Target.of(Rates()))
+    reason = too_long(f"C={geometry.C}, W={geometry.W}: skewed", ns)
     return (None, reason) if reason else (plan, "")
 
 
@@ -177,7 +179,7 @@ def candidates(target: Target, geometry: RowGeometry, config: Config) -> list[tu
     if config_unsupported(geometry, config):
         return []
     tried = [_with_groups(geometry, config, *way) for way in ways]
-    found = [(skewed_ns(geometry, _scheduled(geometry, one), PARTS, target), one) for one in tried]
+    found = [(skewed_ns(geometry, _scheduled(geometry, one), target), one) for one in tried]
     return sorted(found, key=lambda each: each[0])
 
 
@@ -280,15 +282,7 @@ def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
     return plan.groups * (plan.buffers * plan.bytes * geometry.itemsize + plan.result_bytes)
 
 
-def instructions(plan: SkewedSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most: loads, matmuls and evacuations of products, sums and stores."""
-    jobs = plan.groups * plan.chunks
-    loads = plan.beside * plan.tiles * plan.units * 3 * plan.images + 4
-    matmuls = jobs * (plan.tiles * plan.passes + 4 + plan.beside * plan.folds)
-    return div_ceil(len(plan.batches), cores) * (loads + matmuls + 12) + WARM_UP + 32
-
-
-def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
+def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
     """A lower bound of a core's ns: the first batch's loads, then groups one after the other, each as long as its
     busiest engine; or the triggers of all loads."""
     item, fp32, gy = geometry.itemsize, geometry.itemsize == SUM_BYTES, plan.beside // plan.channels
@@ -312,7 +306,7 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: T
     # Vector and Scalar share evacuations
     columns = plan.part_columns * (plan.folds + 1 / plan.stacks) if plan.folds > 1 else plan.columns
     read_ns = plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns)
-    batches = div_ceil(len(plan.batches), cores)
+    batches = div_ceil(len(plan.batches), PARTS)
     of_x = len(x_runs(plan, geometry)) * plan.channels
     triggers_ns = batches * plan.tiles * (plan.beside + of_x) * target.static_issue_ns
     work_ns = plan.groups * (load_ns + TOGETHER * batches * max(array_ns, dma_ns, read_ns))

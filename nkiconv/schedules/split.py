@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import shown
-from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, cut, cut_at, div_ceil, share, some_of
+from .long_kernels import too_many
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut, cut_at, div_ceil, share, some_of
 
 #: (heads, dim, whether heads are normalised)
 Split = tuple[int, int, bool]
@@ -235,16 +236,10 @@ def _head_group(part: int, first: int, c0: int, count: int, heads: int, by_rows:
     return HeadGroup(part, first, c0, count, heads, tiles, tuple(runs))
 
 
-def instructions_unsupported(geometry: SplitGeometry) -> str:
+def tokens_unsupported(geometry: SplitGeometry) -> str:
     """Why the compiler does not take so many tokens; "" if it does."""
-    tiles = sum(div_ceil(row.count, P_MAX) for row in geometry.rows)
-    each = sum(group.tiles * geometry.S + group.heads + 12 for group in head_groups(geometry))
-    if tiles * each <= INSTRUCTIONS_MAX:
-        return ""
-    return (
-        f"N={geometry.N}, T={geometry.T}: needs up to {tiles * each} instructions on a core, the compiler takes "
-        f"{INSTRUCTIONS_MAX}; split the tokens over several calls, with states"
-    )
+    tiles = sum(div_ceil(row.count, P_MAX) for row in geometry.rows) * div_ceil(geometry.C, P_MAX)
+    return too_many(f"N={geometry.N}, T={geometry.T}: causal_conv1d_split", tiles * geometry.S / PARTS)
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,23 +34,20 @@ from typing import Any
 
 from .block_schedule import Resident, RowTile, Schedule
 from .cuts import axis_elements, num_plane_parts
-from .geometry import Axis, Geometry, instructions_unsupported, valid_range
+from .geometry import Axis, Geometry, valid_range
 from .options import (
     Options,
     no_prologue,
     no_statistics,
     one_group_unsupported,
     packed_statistics_bytes,
-    packed_statistics_instructions,
     prologue_bytes,
-    prologue_instructions,
     taken_unsupported,
 )
 from .settings import Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     BUSY_COLUMNS,
     FILTER_BYTES,
-    FIRST_PIECES,
     PADDED_BYTES,
     X_BYTES,
     Y_BYTES,
@@ -124,8 +121,8 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
     return DepthwiseSettings if geometry.groups > 1 else StackedSettings
 
 
-def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> tuple[Schedule | None, str]:
-    """(Schedule, "") of complete settings on `cores` cores, or (None, unsupported reason)."""
+def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedule | None, str]:
+    """(Schedule, "") of complete settings, or (None, unsupported reason)."""
     reason = sizes_reason(geometry, settings)
     if reason != "":
         return None, reason
@@ -138,9 +135,7 @@ def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> 
                 f"and the stationaries of {settings.channels} channels"
             )
         return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-    count = settings.warmup + stack.most_instructions(cores) + fused_instructions(stack, options, cores)
-    reason = instructions_unsupported(geometry, ALGORITHM, count)
-    return (scheduled(stack, settings), "") if reason == "" else (None, reason)
+    return scheduled(stack, settings), ""
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
@@ -272,18 +267,6 @@ def fused_bytes(stack: Stack, options: Options) -> int:
     geometry = stack.geometry
     masks = 8 * stack.B + 2 * stack.D * geometry.columns.dilation * geometry.itemsize
     return found + prologue_bytes(options.prologue, geometry, geometry.planes.size) + masks
-
-
-def fused_instructions(stack: Stack, options: Options, cores: int) -> int:
-    """Upper bound of a core's instructions for statistics and a prologue."""
-    out_tiles, planes = div_ceil(len(stack.items), cores), axis_elements(stack.geometry.planes, stack.images)
-    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * stack.row.out, BANK_COLUMNS // 2) + 4)
-    total = out_tiles * len(stack.m_tiles) * packed_statistics_instructions(options, stack.U, banks, stack.images)
-    if not options.prologue.asked:
-        return total
-    pieces, rows = out_tiles + 2 * FIRST_PIECES, 2 * stack.B
-    total += prologue_instructions(options.prologue, stack.geometry, planes, pieces)
-    return total + pieces * (2 * planes + rows) + stack.D * (3 * rows + 4)
 
 
 def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) -> Stack | None:

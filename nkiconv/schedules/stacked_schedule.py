@@ -12,9 +12,9 @@ from .block_axes import BlockAxis, part_at, plain_axis
 from .block_axes import Part as BlockPart
 from .block_schedule import Bank, Lanes, Place, Sweep
 from .cuts import axis_elements, cut_planes, most_of, parts_for_cores, window_of
-from .geometry import Axis, Geometry, filter_rows, span
+from .geometry import Axis, Geometry, span
 from .products import home_tap
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
+from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
 
 #: Bytes per partition of x of one output tile, of fp32 results of one output tile and M tile (half with a residual), of
 #: filters of all M tiles, and of zero-padded filters in flight.
@@ -395,32 +395,6 @@ class Stack:
         blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
         results = (6 if residual else 2) * self.result_bytes
         return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
-
-    def most_instructions(self, cores: int) -> int:
-        """Upper bound of a core's instructions, without warm-up matmuls."""
-        geometry = self.geometry
-        planes, rows, Q, T = geometry.planes, geometry.rows, self.row.out, geometry.planes.taps
-        if self.diagonal:
-            m_tiles = div_ceil(len(self.m_tiles), cores)
-            rounds = div_ceil(m_tiles, self.together) + ROUND_BUFFERS
-            made = rounds * (len(self.runs) * self.kn + self.together)
-            taps = T * geometry.columns.taps
-            made += (div_ceil(geometry.C, P_MAX) + 1) * (max(filter_rows(geometry), taps) + 4)
-            # all rows of a volume are one block
-            banks = sum(1 for _ in self.banks(self.items[0], 0))
-            return 96 + m_tiles * planes.images * (banks * (taps + 4) + 16) + made
-        # banks cut one block or column beyond a full bank are halved, and so is the last bank
-        halves = div_ceil(self.blocks * Q, BANK_COLUMNS // 2)
-        banks = self.V * self.images * (2 * halves + 4)
-        taps = T * self.num_taps * self.groups
-        m_tile = banks * (taps + 3) + 2 * (self.U + self.images) * (2 + halves) + 3 * self.U + self.U * self.V + 4
-        plane = 2 * self.num_taps * max(1, self.B // self.G) + self.step + 16
-        loads = self.D * axis_elements(planes, self.images) * plane + 8
-        copies = len(self.phases) * taps * (1 + self.U) + 4 * self.U + 9
-        copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
-        pieces = self.U * (filter_rows(geometry) if rows.dilation > 1 else 3 * T)
-        out_tiles = div_ceil(len(self.items), cores)
-        return 404 + out_tiles * (loads + len(self.m_tiles) * m_tile) + len(self.m_tiles) * (copies + pieces)
 
 
 @lru_cache(maxsize=4096)

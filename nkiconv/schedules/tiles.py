@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 
-#: Instructions of a core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
-INSTRUCTIONS_MAX = 5_000_000
 #: Parts that work is cut into first: the cores of an LNC2 launch, on one core too, so that bits agree.
 PARTS = 2
 #: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes per partition.

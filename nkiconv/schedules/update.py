@@ -16,11 +16,9 @@ from .channels import ChannelBlock, channel_halves
 from .depthwise import (
     Options,
     RowGeometry,
-    gate_instructions,
     gate_ns,
     input_unsupported,
     inputs_of,
-    instructions_unsupported,
 )
 from .engines import Engines
 from .settings import Config, Settings, choice, count, setting, warm_up
@@ -141,8 +139,8 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config) 
     return ""
 
 
-def plan_unsupported(geometry: RowGeometry, options: Options, plan: UpdateSchedule, cores: int) -> str:
-    """Why memory or the compiler does not take a schedule on `cores` cores; "" if they do."""
+def plan_unsupported(geometry: RowGeometry, options: Options, plan: UpdateSchedule) -> str:
+    """Why memory does not take a schedule; "" if it does."""
     if not plan.tiles and plan.engine == "tensor":
         return (
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
@@ -153,25 +151,12 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: UpdateSchedu
             f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "
             f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
         )
-    return instructions_unsupported(geometry, "update", count_update_instructions(geometry, plan, cores))
+    return ""
 
 
 def _state(geometry: RowGeometry, with_state: bool) -> int:
     """Positions of an initial state in front of each row."""
     return geometry.pad_left if with_state else 0
-
-
-def count_update_instructions(geometry: RowGeometry, plan: UpdateSchedule, cores: int) -> int:
-    """Instructions of the busiest core, at most."""
-    tiles = div_ceil(len(plan.tiles), cores)
-    if plan.engine == "vector":
-        return tiles * (17 + 2 * gate_instructions(geometry, PART_BYTES // geometry.itemsize) + 6 * geometry.Q) + 5
-    kinds = 2 if plan.state > 0 else 1
-    gated = gate_instructions(geometry, plan.groups * plan.channels * geometry.W)
-    tile = (17 + 2 * gated) * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
-    filters = 2 + 2 * plan.pieces + 4 * geometry.Q * kinds
-    loads = div_ceil(tiles, plan.filters // plan.groups * plan.image_tiles) + 2
-    return tiles * tile + loads * filters + 5 + plan.warmup
 
 
 def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:

@@ -18,7 +18,7 @@ from .device_loops import Register, register_of
 from .geometry import Axis, Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
 from .moving_filters import FilterSchedule, raw_bytes, way_of
-from .options import Options, norm_bytes, norm_instructions
+from .options import Options, norm_bytes
 from .settings import WARM_UPS, Settings, count, less, more, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
 
@@ -94,6 +94,11 @@ class RowSchedule(FilterSchedule):
     ring: int
     loop: int
     steps: Steps | None
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether a device loop runs most steps: the compiler sees its body once."""
+        return self.steps is not None
 
 
 def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSchedule]:
@@ -228,31 +233,6 @@ def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
     sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if options.epilogue.bias else 0)) + 4 * K
     norm = norm_bytes(options.epilogue, K, max(count for _, count in plan.banks) * K)
     return x_bytes + filters + raw + results + sums + 2048 + norm
-
-
-def tile_instructions(geometry: Geometry, plan: RowSchedule, options: Options, item: Outputs) -> int:
-    """Instructions of a tile of 128 positions: matmuls, evacuations, norms, transposes."""
-    first, rest = moves_of(geometry, plan, item)
-    products = sum(len(one) for one in plan.products)
-    norms = norm_instructions(options.epilogue, item.zn, len(plan.banks))
-    return len(first) + (products - 1) * len(rest) + 2 * (len(plan.banks) + plan.blocks) + norms
-
-
-def row_instructions(geometry: Geometry, plan: RowSchedule, options: Options, cores: int) -> int:
-    """An upper bound of the busiest core's instructions, as the compiler counts them: the body of a loop once."""
-    T, loads, total, known = geometry.planes.taps, sum(5 * len(k_tile) for k_tile in plan.k_tiles), 0, {}
-    for item in plan.items:
-        key = item.z0, item.zn
-        if key not in known:
-            known[key] = tile_instructions(geometry, plan, options, item)
-        steps = segment_rows(plan, item)
-        if plan.steps is not None:
-            steps -= (plan.steps.count - 1) * plan.steps.each
-        stores = len(stored_together(item.zn, geometry.K))
-        rows = steps * geometry.rows.stride + plan.ring
-        total += steps * (known[key] * div_ceil(item.qn, plan.width) + stores) + rows * loads
-    filters = sum(len(one) for one in plan.products) * div_ceil(geometry.K, P_MAX) * (4 + 2 * T)
-    return div_ceil(total, min(cores, len(plan.items))) + filters + plan.warmup + 16
 
 
 def steps_alike(geometry: Geometry, plan: RowSchedule) -> Steps | None:

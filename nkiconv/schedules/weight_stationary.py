@@ -27,8 +27,9 @@ from typing import Any
 
 from . import m_packing
 from .block_axes import BlockAxis, block_axis, num_steps
-from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Sweep, home_first
-from .geometry import Geometry, instructions_unsupported, num_taps
+from .block_schedule import Place, Resident, RowTile, Schedule, Sweep, home_first
+from .geometry import Geometry, num_taps
+from .long_kernels import too_many_tiles
 from .m_packing import PackedSettings
 from .options import Options, prologue_bytes, taken_unsupported
 from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
@@ -72,8 +73,6 @@ PHASES_MAX = 65_536
 GROUPS_FILTER_BYTES, FILTER_BYTES = 40_960, 90_112
 #: Buffers of stationaries of groups; output tiles of x in SBUF.
 FILTER_BUFFERS, X_BUFFERS = 2, 2
-#: The fewest instructions of an output tile.
-ITEM_INSTRUCTIONS = 14
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,8 @@ PHASES = {name for name in declarations(PhasesSettings) if name != "warmup"}
 
 
 @functools.lru_cache(maxsize=PLANS_KEPT)
-def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> tuple[Schedule | None, str]:
-    """(Schedule, "") of complete settings on `cores` cores, or (None, unsupported reason)."""
+def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedule | None, str]:
+    """(Schedule, "") of complete settings, or (None, unsupported reason)."""
     reserved, reason = prologue_bytes(options.prologue, geometry, geometry.planes.size), ""
     if options.of_channels and isinstance(settings, PackedSettings):
         reserved += m_packing.statistics_bytes(geometry, options)
@@ -134,14 +133,15 @@ def planned(geometry: Geometry, options: Options, settings: Any, cores: int) -> 
         reserved += m_packing.block_statistics_bytes(geometry, options, channels)
     if isinstance(settings, PhasesSettings):
         reason = _packing_reason(geometry, options, settings)
-        reason = reason or instructions_unsupported(geometry, ALGORITHM, _least_instructions(geometry, settings, cores))
+        axes, _, _, segments, sizes = _tiling(geometry, settings)
+        what = f"C={geometry.C}, K={geometry.K}: {ALGORITHM}"
+        reason = reason or too_many_tiles(what, geometry.times * count_items(axes, sizes, segments))
     if reason:
         return None, reason
     schedule = build(geometry, settings, options.residual, reserved)
     if schedule is None:
         return None, _memory_reason(geometry, settings)
-    reason = instructions_unsupported(geometry, ALGORITHM, most_instructions(geometry, schedule, cores, options))
-    return (schedule, "") if reason == "" else (None, reason)
+    return schedule, ""
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
@@ -410,40 +410,6 @@ def _memory_reason(geometry: Geometry, settings: Any) -> str:
         f"S={geometry.columns.taps}: weight_stationary keeps filters of a block of output channels and x of two output "
         f"tiles in SBUF ({SBUF_BYTES} bytes per partition); use implicit_gemm, or fewer channels"
     )
-
-
-def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int) -> int:
-    """A lower bound of a core's instructions, before output tiles are listed."""
-    axes, _, by_channels, segments, sizes = _tiling(geometry, settings)
-    return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
-
-
-def most_instructions(geometry: Geometry, schedule: Schedule, cores: int, options: Options) -> int:
-    """An upper bound of a core's instructions."""
-    k_tiles, taps, outputs = len(schedule.k_tiles), num_taps(geometry), len(schedule.sweeps[0].outputs)
-    products, most = sum(len(sweep.products) for sweep in schedule.sweeps), 0
-    distinct = {id(one.items): one.items for one in schedule.residents}  # residents may share them
-    largest = {at: max(one, key=lambda item: math.prod(part.bn for part in item[0])) for at, one in distinct.items()}
-    beside = len(schedule.sweeps) * (2 * outputs + (2 * schedule.together_rows + 6 if schedule.gathers else 1)) + 4
-    for core in range(cores):
-        total = 404 + schedule.warmup
-        for resident, steps in itertools.groupby(b for b, _ in schedule.steps(core, cores)):
-            one, times = schedule.residents[resident], len([*steps])
-            lanes = largest[id(one.items)]
-            n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
-            evacuated = n * tiles * (k_tiles * products + beside)
-            total += times * m_packing.fused_instructions(geometry, schedule, options, lanes, tiles, n)
-            total += times * (len(one.tiles) * (evacuated + 8 * tiles + 8) + k_tiles * (9 * tiles * len(lanes) + 8))
-            total += len(one.tiles) * tiles * (k_tiles * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
-        most = max(most, total)
-    return most
-
-
-def _most_banks(schedule: Schedule, lanes: Lanes) -> int:
-    """The most banks of a sweep of an output tile."""
-    z, p, q = (part.bn for part in lanes[0])
-    rows = max(1, BANK_COLUMNS // min(BANK_COLUMNS, q))
-    return div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))
 
 
 def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:

@@ -56,29 +56,27 @@ SIZES_OF_BLOCKS = ("rows", "shifts", "outputs", "beside", "apart")
 Tried = Iterator[tuple[float, Any]]
 
 
-def plan(
-    algorithm: str, geometry: Geometry, options: Options, config: Config, cores: int
-) -> tuple[Schedule | None, str]:
-    """(an algorithm's Schedule on `cores` cores, "") or (None, unsupported reason)."""
+def plan(algorithm: str, geometry: Geometry, options: Options, config: Config) -> tuple[Schedule | None, str]:
+    """(an algorithm's Schedule, "") or (None, unsupported reason)."""
     family = FAMILIES[algorithm]
     if reason := family.unsupported_reason(geometry, options, config):
         return None, reason
     kind, given = family.settings_class(geometry, config), dict(config or ())
     whole = given.keys() == declarations(kind).keys()
-    settings = kind(**given) if whole else chosen(geometry, config, algorithm, options, cores)
-    found: tuple[Schedule | None, str] = family.planned(geometry, options, settings, cores)
+    settings = kind(**given) if whole else chosen(geometry, config, algorithm, options)
+    found: tuple[Schedule | None, str] = family.planned(geometry, options, settings)
     return found
 
 
 @once_a_config
-def chosen(geometry: Geometry, config: Config, algorithm: str, options: Options, cores: int) -> Any:
+def chosen(geometry: Geometry, config: Config, algorithm: str, options: Options) -> Any:
     """All settings of a config, of the candidate of least bound; if none runs, those that take the least room."""
-    found = candidates(algorithm, Target.of(Rates()), geometry, options, cores, config)
+    found = candidates(algorithm, Target.of(Rates()), geometry, options, config)
     return found[0][1] if found else FAMILIES[algorithm].least_settings(geometry, config)
 
 
 def candidates(
-    algorithm: str, target: Target, geometry: Geometry, options: Options, cores: int, config: Config
+    algorithm: str, target: Target, geometry: Geometry, options: Options, config: Config
 ) -> list[tuple[float, Any]]:
     """(bound, complete settings) that run and contain the given ones, by ascending bound."""
     family, given = FAMILIES[algorithm], dict(config or ())
@@ -93,7 +91,7 @@ def candidates(
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
         if sums in skipped or family.unsupported_reason(geometry, options, one.pairs):
             continue
-        schedule, reason = family.planned(geometry, options, one, cores)
+        schedule, reason = family.planned(geometry, options, one)
         if reason or schedule in known.setdefault(sums, []):
             continue
         known[sums].append(schedule)

@@ -13,7 +13,7 @@ from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import geometry, volume_rows
+from nkiconv.schedules import long_kernels, volume_rows
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates
 
@@ -148,6 +148,8 @@ def test_many_instructions_ask_for_a_loop(algorithm, problem, loop):
     assert planned(problem, algorithm)[0].loop == dict(found)["loop"] == loop
 
 
-def test_too_many_instructions_without_a_loop_are_refused(change):
-    change(geometry, "INSTRUCTIONS_MAX", 100_000)
-    assert "the compiler takes 100000" in planned(IMAGES, GEMM, (("loop", 0),))[1]
+@pytest.mark.parametrize(("algorithm", "problem"), [row[:2] for row in LOOPS if row[2]])
+def test_too_many_instructions_without_a_loop_are_refused(algorithm, problem, change):
+    change(long_kernels, "INSTRUCTIONS_MAX", 10_000)
+    assert "the compiler takes 10000;" in planned(problem, algorithm, (("loop", 0),))[1]
+    assert planned(problem, algorithm, (("loop", 1),))[1] == ""

@@ -79,7 +79,7 @@ def called(problem, x, w, **more):
 def takes(problem, algorithm, scale, shift, activation):
     """Whether an algorithm takes a problem with a prologue."""
     asked = Asked(x_scale=scale, x_shift=shift, x_activation=activation, out_dtype="fp32")
-    return plan_of(algorithm, geometry_of(problem, asked), options_of(problem, asked), None, 2)[1] == ""
+    return plan_of(algorithm, geometry_of(problem, asked), options_of(problem, asked), None)[1] == ""
 
 
 def check_exact(problem, scale, shift, activation, algorithm, **more):

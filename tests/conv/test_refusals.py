@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_refused, geometry_of, integers, planned, run, trace
+from conv_calls import EDGE, check_refused, integers, planned, run, trace
 from conv_rows import BLOCKS, FOLDED, GEMM, GROUPS, IMAGES, K_PACKING, LINE, M_TILES, NEVER_DISJOINT, PIXELS, PLAIN
 from conv_rows import SAME as SIDES
 from depthwise_images import depthwise
@@ -11,8 +11,7 @@ from depthwise_images import depthwise
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import relayout
-from nkiconv.schedules.geometry import instructions_unsupported
+from nkiconv.schedules import long_kernels
 
 PROBLEM = ConvProblem(N=2, C=6, H=8, W=9, K=4, R=3, S=2, groups=2, dtype="fp32")
 X, W = integers(np.random.default_rng(0), PROBLEM)
@@ -205,27 +204,11 @@ def test_algorithms(algorithm, row):
     check_refused(problem, algorithm, message, settings, **changes)
 
 
-def test_too_many_pixels(change):
-    change(relayout, "INSTRUCTIONS_MAX", 50_000)  # 5 million take seconds to count
-    problem = ConvProblem(N=80_000, C=20, H=60, W=60, K=3, R=3, S=3, layout="NHWC")
-    message = "N=80000, H=60, W=60: copies of x and y as NCHW need.*split N over several calls"
+def test_copies_of_too_many_pixels(change):
+    change(long_kernels, "INSTRUCTIONS_MAX", 5_000)
+    problem = ConvProblem(N=800, C=20, H=60, W=60, K=3, R=3, S=3, layout="NHWC")
+    message = "C=20, K=3: weight_stationary needs about [0-9]+ instructions on a core, the compiler takes 5000; split"
     check_refused(problem, BLOCKS, message, {"lanes": 1})
-
-
-# why, images, rows of y, instructions of a core, remedy
-TOO_MANY = [
-    ("images", 30, 4, 12_000_001, "call it 3 times, with at most 10 images each"),
-    ("rows", 2, 40, 12_000_001, "call it 3 times, with at most 13 rows of y"),
-    ("neither", 1, 1, 5_000_001, "split K over 2 calls"),
-]
-
-
-@pytest.mark.parametrize(("N", "P", "count", "remedy"), [row[1:] for row in TOO_MANY], ids=[row[0] for row in TOO_MANY])
-def test_too_many_instructions_are_refused_with_a_cut_that_fits(N, P, count, remedy):
-    geometry = geometry_of(ConvProblem(N=N, C=2, K=2, H=P, W=3, S=1))
-    assert instructions_unsupported(geometry, "implicit_gemm", 5_000_000) == ""
-    reason = instructions_unsupported(geometry, "implicit_gemm", count)
-    assert f"implicit_gemm needs up to {count} instructions on a core, the compiler takes 5000000; {remedy}" in reason
 
 
 # why, and a problem that once was accepted and then needed more than SBUF

@@ -360,7 +360,7 @@ def seen(**changes):
 def test_what_patches_refuse(settings, asked, message):
     problem = EMBEDDING.toward("dgrad")
     config = tuple(settings.items()) or None
-    plan, reason = plan_of("activation_stationary", seen(), options_of(problem, asked), config, 2)
+    plan, reason = plan_of("activation_stationary", seen(), options_of(problem, asked), config)
     assert plan is None
     assert re.search(message, reason), reason
 

@@ -268,7 +268,7 @@ def test_memory_of_banded_is_bounded_by_what_it_reckons(row, asked, monkeypatch)
     config = ALGORITHMS["banded"].plan(*kernel_view(problem), asked).settings.pairs
     execution = trace(problem, "banded", config=config)
     monkeypatch.setattr("nkiconv.schedules.tiles.SBUF_BYTES", 0)
-    needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2, config=config))[1])
+    needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, config=config))[1])
     assert execution.sbuf_peak_bytes <= needed
 
 
@@ -332,7 +332,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("algorithm", "problem", "asked", "text"), REFUSED)
 def test_refusals_name_what_they_refuse(algorithm, problem, asked, text):
-    assert re.search(text, reason_to_refuse(algorithm, problem, lnc=2, **asked))
+    assert re.search(text, reason_to_refuse(algorithm, problem, **asked))
 
 
 PROBLEM = Row("short filter", 2, 9, 60, 4, 1, (3, 0)).problem("fp32")

@@ -133,10 +133,10 @@ def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
     problem = nkiconv.ConvProblem(N=N, C=C, K=K, D=D, H=H, W=H, T=T, R=R, S=R, stride=(1, 1, 1), padding=sides)
     request = Request(problem=problem.toward("wgrad"))
     geometry = operation_for(request).shape(request, Rates()).geometry
-    found = candidates(Target.of(Rates()), geometry, {"pixels": 2}, 4, False, 2)
+    found = candidates(Target.of(Rates()), geometry, {"pixels": 2}, 4, False)
     bound = BlocksBound(Target.of(Rates()), transposed_of(geometry), geometry, 2, 128)
     for _, config in found:
-        schedule = build(geometry, config, False, 2)[0]
+        schedule = build(geometry, config, False)[0]
         sized = bound.sized({name: np.array([value]) for name, value in config})
         assert sized["gang"] == schedule.gang
         assert sized["tiles"] == max(one.half if schedule.split else len(one.tiles) for one in schedule.passes)

@@ -161,13 +161,12 @@ def planned(
     problem: ConvProblem,
     algorithm: str,
     settings: Any = None,
-    lnc: int = 2,
     precision: str | None = None,
     **changes: Any,
 ) -> tuple[Any, str]:
     """(an algorithm's plan of a problem, "") or (None, why not); changes: of what is asked for."""
     options = options_of(**changes)
-    return plan_of(algorithm, geometry_of(problem, precision), options, settings, lnc)
+    return plan_of(algorithm, geometry_of(problem, precision), options, settings)
 
 
 def check_exact(

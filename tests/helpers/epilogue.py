@@ -293,13 +293,12 @@ def reason_to_refuse(
     problem: ConvProblem,
     request: Request = PLAIN,
     *,
-    lnc: int,
     strict_nonfinite: bool = False,
     config: Any = None,
 ) -> str:
     """What `dispatch.unsupported_reason` says to this call; "" if the algorithm does it."""
     geometry, options = kernel_view(problem, request, strict_nonfinite)
-    return unsupported_reason(algorithm, geometry, options, config, lnc)
+    return unsupported_reason(algorithm, geometry, options, config)
 
 
 def refused(algorithm: str, problem: ConvProblem, request: Request = PLAIN, **more: Any) -> str:
@@ -307,15 +306,12 @@ def refused(algorithm: str, problem: ConvProblem, request: Request = PLAIN, **mo
 
     `more` is strict_nonfinite and config.
     """
-    said = ""
-    for lnc in (1, 2):
-        reason = reason_to_refuse(algorithm, problem, request, lnc=lnc, **more)
-        if reason != "":
-            inputs = draw(np.random.default_rng(0), problem, request, whole=True)
-            with pytest.raises(KernelAssertionError, match=re.escape(reason)):
-                call(inputs, problem, request, lnc, algorithm=algorithm, **more)
-            said = reason
-    return said
+    reason = reason_to_refuse(algorithm, problem, request, **more)
+    for lnc in (1, 2) if reason != "" else ():
+        inputs = draw(np.random.default_rng(0), problem, request, whole=True)
+        with pytest.raises(KernelAssertionError, match=re.escape(reason)):
+            call(inputs, problem, request, lnc, algorithm=algorithm, **more)
+    return reason
 
 
 def stored(canonical: Any, perm: Any) -> Any:

@@ -27,7 +27,7 @@ def problems_for(draw, algorithm, widest, most_taps, most_channels):
     shape = {"widest": widest, "most_taps": most_taps, "most_channels": most_channels}
     problem = draw(st.one_of(problems(**shape), causal_problems(**shape)))
     problem = problem.replace(transposed=problem.stride == (1, 1) and draw(st.integers(0, 3)) == 0)
-    if algorithm is None or reason_to_refuse(algorithm, problem, lnc=2) == "" or draw(st.integers(0, 3)) == 0:
+    if algorithm is None or reason_to_refuse(algorithm, problem) == "" or draw(st.integers(0, 3)) == 0:
         return problem
     stride = (1, draw(st.integers(1, 3)))
     plain = {"rhs_dilation": (1, 1), "lhs_dilation": (1, 1), "stride": stride, "W": problem.W + problem.S + 6}

@@ -363,9 +363,8 @@ def convolved(arguments, axes, transposed=False):
 
 def chosen(algorithm, geometry, options, config):
     """(algorithm, function that issues it, its Geometry, its Schedule); algorithm None: the one of the least bound."""
-    cores = nl.num_programs()
     if algorithm == None:
-        algorithm = default_of(geometry, options, cores)
-    plan, reason = plan_of(algorithm, geometry, options, config, cores)
+        algorithm = default_of(geometry, options)
+    plan, reason = plan_of(algorithm, geometry, options, config)
     require(reason == "", reason)
     return algorithm, RUNS[algorithm], seen_by(algorithm, geometry, config), plan

@@ -1,6 +1,5 @@
 """The algorithms of depthwise conv1d by name: the choice of one, and the loop of each."""
 
-from ..._nki import nl
 from ...schedules.depthwise_algorithms import ALGORITHMS, default_of, unsupported_reason
 from ...schedules.tiles import require
 from .banded.kernel import banded
@@ -17,10 +16,9 @@ def convolve(algorithm, tensors, geometry, options, config):
 
 def algorithm_for(algorithm, geometry, options, config):
     """The algorithm by name, or for None that of the least bound; refused if it does not run the problem."""
-    cores = nl.num_programs()
     if algorithm is None:
-        algorithm = default_of(geometry, options, cores)
-    reason = unsupported_reason(algorithm, geometry, options, config, cores)
+        algorithm = default_of(geometry, options)
+    reason = unsupported_reason(algorithm, geometry, options, config)
     require(reason == "", reason)
     return algorithm
 

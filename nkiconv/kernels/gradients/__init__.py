@@ -70,9 +70,9 @@ def conv_weight_gradient(
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     if algorithm == None:
-        algorithm = default_of(geometry, bias_gradient, nl.num_programs())
+        algorithm = default_of(geometry, bias_gradient)
     find, run = TABLE[algorithm]
-    plan, reason = find(geometry, config, bias_gradient, nl.num_programs())
+    plan, reason = find(geometry, config, bias_gradient)
     assert plan is not None, reason
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None

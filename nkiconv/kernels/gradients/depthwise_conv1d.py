@@ -82,7 +82,7 @@ def depthwise_conv1d_weight_gradient(
     in_pass = algorithm == DOT and geometry.C == forward.C
     if algorithm == SKEWED:
         steps = (forward.C * x_rows.row, x_rows.row, x_rows.step), (forward.C * gy_rows.row, gy_rows.row, gy_rows.step)
-        plan = skewed_schedule.build(forward, config, nl.num_programs())[0]
+        plan = skewed_schedule.build(forward, config)[0]
         skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, steps, forward, plan)
     else:
         tensors = (x_hbm, gy_hbm, dw_hbm, accumulate_into, db_hbm if in_pass else None)
@@ -100,17 +100,16 @@ def options_of_rows(forward, added, dw_dtype):
     return Options(epilogue=epilogue, state=False, strict_nonfinite=False)
 
 
-def unsupported_of_rows(algorithm, forward, config, cores):
+def unsupported_of_rows(algorithm, forward, config):
     """Why `skewed` does not run this gradient; "" if it does, or for other algorithms."""
-    return skewed_schedule.build(forward, config, cores)[1] if algorithm == SKEWED else ""
+    return skewed_schedule.build(forward, config)[1] if algorithm == SKEWED else ""
 
 
 def algorithm_of_rows(algorithm, forward, geometry, options, config):
     """The algorithm by name, or for None that of the least bound; refused if it does not run this gradient."""
-    cores = nl.num_programs()
     if algorithm == None:
-        algorithm = default_of_rows(forward, geometry, options, cores)
-    reason = unsupported_of_rows(algorithm, forward, config, cores)
+        algorithm = default_of_rows(forward, geometry, options)
+    reason = unsupported_of_rows(algorithm, forward, config)
     require(reason == "", reason)
     return SKEWED if algorithm == SKEWED else algorithm_for(algorithm, geometry, options, config)
 

@@ -26,7 +26,6 @@ class Shape:
 
     geometry: Any
     options: Any
-    cores: int
     rates: Rates
     #: the Shape of the whole if this is of a part (`parts.part_of`), else None
     whole: Shape | None = field(default=None, compare=False, repr=False)
@@ -70,8 +69,8 @@ class Algorithm:
         """The settings of the least ns that agree with a config; None if the algorithm does not run them."""
         return None
 
-    def is_short(self, shape: Shape, config: Config) -> bool:
-        """Whether a core has at most MOST_INSTRUCTIONS, about, with these complete settings."""
+    def is_short(self, shape: Shape, guess: Guess) -> bool:
+        """Whether the kernel need not run its steps as a device loop, or does."""
         return True
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:

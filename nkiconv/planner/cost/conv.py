@@ -10,9 +10,9 @@ from typing import Any
 from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
 from ...schedules.activation_stationary import settings_of
 from ...schedules.conv_algorithms import bound_ns, fills_partitions, plan_of, seen_by
-from ...schedules.device_loops import MOST_INSTRUCTIONS
 from ...schedules.geometry import num_taps
 from ...schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
+from ...schedules.long_kernels import UNROLLED_NS
 from ...schedules.pixel_tiles import outputs_apart
 from ...schedules.planes import (
     dmas_of_piece,
@@ -25,15 +25,11 @@ from ...schedules.planes import (
 from ...schedules.relayout import plain_of, relayout_ns
 from ...schedules.settings import declarations
 from ...schedules.tiles import PARTS, div_ceil
-from ...schedules.volume_rows import RowSchedule, row_instructions
 from ...schedules.weight_stationary_candidates import FAMILIES, candidates
 from ...simulator.hardware import PARTITIONS
 from ..request import Config
 from .algorithm import Algorithm, Guess, Shape, with_settings
 
-#: Least ratio of `implicit_gemm`'s bound of a core's instructions to their number, if cores share images; 1 if they
-#: share channels.
-BOUND_OVER_COUNT = 2
 #: Starts of a search, and of a wide one.
 STARTS = 8, 32
 
@@ -76,6 +72,10 @@ class ConvAlgorithm(Algorithm):
             )
         return Guess(config, ns)
 
+    def is_short(self, shape: Shape, guess: Guess) -> bool:
+        has_loops = getattr(self.plan(shape, guess.config), "is_looped", True)
+        return bool(has_loops or guess.ns * shape.geometry.times <= UNROLLED_NS)
+
     def complete(self, shape: Shape, config: Config) -> Config:
         def completed() -> Config:
             own, inner = self._of(shape, config)
@@ -101,7 +101,7 @@ class ConvAlgorithm(Algorithm):
 
         def planned() -> Any:
             completed = self.complete(shape, config)
-            return plan_of(self.name, shape.geometry, shape.options, completed, shape.cores)[0]
+            return plan_of(self.name, shape.geometry, shape.options, completed)[0]
 
         return shape.once((self.name, config), planned)
 
@@ -148,12 +148,7 @@ class ImplicitGemm(ConvAlgorithm):
 
     def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
         geometry = plain_of(self.name, shape.geometry)
-        return implicit_gemm_candidates.candidates(shape.target, geometry, shape.options, shape.cores, config)
-
-    def is_short(self, shape: Shape, config: Config) -> bool:
-        plan = self.plan(shape, config)
-        least = 1 if dict(config or ())["shard"] == "channels" else BOUND_OVER_COUNT
-        return bool(plan.loop > 0 or plan.instructions(shape.cores) * shape.geometry.times <= least * MOST_INSTRUCTIONS)
+        return implicit_gemm_candidates.candidates(shape.target, geometry, shape.options, config)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         known = {
@@ -170,14 +165,7 @@ class ActivationStationary(ConvAlgorithm):
 
     def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
         geometry = plain_of(self.name, shape.geometry)
-        return activation_stationary_candidates.candidates(shape.target, geometry, shape.options, shape.cores, config)
-
-    def is_short(self, shape: Shape, config: Config) -> bool:
-        plan, geometry = self.plan(shape, config), shape.geometry
-        if not isinstance(plan, RowSchedule):
-            return True
-        count = row_instructions(geometry, plan, shape.options, shape.cores)
-        return count * int(geometry.times) <= MOST_INSTRUCTIONS
+        return activation_stationary_candidates.candidates(shape.target, geometry, shape.options, config)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         now, values = dict(self.complete(shape, config) or ()), {}
@@ -234,7 +222,7 @@ class OfBlocks(ConvAlgorithm):
 
         def found() -> list[tuple[float, Any]]:
             geometry = seen_by(self.name, shape.geometry, None)
-            return candidates(self.name, shape.target, geometry, shape.options, shape.cores, config)
+            return candidates(self.name, shape.target, geometry, shape.options, config)
 
         return shape.once((f"{self.name}, bounds", config), found)
 

@@ -12,7 +12,6 @@ from ...schedules.blocks_schedule import build, gradient_unsupported
 from ...schedules.diagonals import DiagonalsSettings
 from ...schedules.diagonals import build as build_diagonals
 from ...schedules.settings import declarations
-from ...schedules.tiles import PARTS
 from ..request import Config
 from . import rows
 from .algorithm import Algorithm, Guess, Shape
@@ -60,7 +59,7 @@ class Blocks(ByBound):
         if refused or gradient_unsupported(shape.geometry):
             return []
         bias, given = shape.options, dict(config or ())
-        found = blocks_candidates.candidates(shape.target, shape.geometry, given, count, bias, shape.cores)
+        found = blocks_candidates.candidates(shape.target, shape.geometry, given, count, bias)
         return [Guess(one, ns) for ns, one in found]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -74,7 +73,7 @@ class Blocks(ByBound):
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        return build(shape.geometry, self.complete(shape, config), shape.options, shape.cores)[0]
+        return build(shape.geometry, self.complete(shape, config), shape.options)[0]
 
 
 def _around(now: int, whole: int) -> list[int]:
@@ -101,7 +100,7 @@ class Diagonals(ByBound):
         return list(DiagonalsSettings.near(config, sizes))
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        return build_diagonals(shape.geometry, self.complete(shape, config), shape.options, shape.cores)[0]
+        return build_diagonals(shape.geometry, self.complete(shape, config), shape.options)[0]
 
 
 class Skewed(ByBound):
@@ -111,14 +110,14 @@ class Skewed(ByBound):
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
         found = skewed.candidates(shape.target, shape.geometry, config)
-        fits = (one for one in found if skewed.build(shape.geometry, one[1].pairs, PARTS)[0])
+        fits = (one for one in found if skewed.build(shape.geometry, one[1].pairs)[0])
         return [Guess(one.pairs, ns) for ns, one in islice(fits, count)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(skewed.SkewedSettings.near(config))
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        return skewed.build(shape.geometry, self.complete(shape, config), PARTS)[0]
+        return skewed.build(shape.geometry, self.complete(shape, config))[0]
 
 
 class OfRows(Algorithm):

@@ -45,7 +45,7 @@ class RowsAlgorithm(Algorithm):
         return self.rows.complete(shape.geometry, shape.options, config, shape.target)
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        found = self.rows.guesses(shape.geometry, shape.options, shape.cores, shape.target)
+        found = self.rows.guesses(shape.geometry, shape.options, shape.target)
         return [Guess(settings.pairs, ns) for settings, ns in found]
 
     def complete(self, shape: Shape, config: Config) -> Config:
@@ -109,7 +109,7 @@ class Mixed(RowsAlgorithm):
     def _tried(self, shape: Shape, start: MixedSettings) -> dict[MixedSettings, float]:
         return descended(
             start,
-            lambda one: self.rows.ns_of(shape.geometry, shape.options, shape.cores, shape.target, one),
+            lambda one: self.rows.ns_of(shape.geometry, shape.options, shape.target, one),
             lambda one: self._near(shape, one),
             clock.SETTINGS,
         )

@@ -8,13 +8,13 @@ from ....axis import Axis
 from ....schedules.split import (
     LAYOUTS,
     SplitGeometry,
-    instructions_unsupported,
     positions_unsupported,
     rows_of,
     sequences_unsupported,
     splits_unsupported,
     step_unsupported,
     taps_unsupported,
+    tokens_unsupported,
 )
 from ....schedules.tiles import dense_strides
 from ..._arguments import check_bias, refuse
@@ -44,7 +44,7 @@ def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
     (x_n, x_c, x_t), (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout)
     refuse(sequences_unsupported(cu_seqlens, N, T), positions_unsupported(states[2], T))
     geometry = SplitGeometry(N, C, T, S, splits, x_n, x_c, x_t, itemsize_of(x_ref.dtype), rows_of(N, T, cu_seqlens))
-    refuse(instructions_unsupported(geometry))
+    refuse(tokens_unsupported(geometry))
     if states[0] is not None or states[1] or states[2] is not None:
         axis = Axis(T, geometry.S, 1, geometry.S - 1, 0, 1, 1)
         check_state(states[0], x_ref, axis, len(geometry.rows), geometry.C)
