@@ -39,7 +39,6 @@ REFUSED = (
     "9.6 M samples, 255 taps",
     "stride 200, 200 x 200 taps, transposed",
     "FCN-32s, 21 groups",
-    "20,000 x 20,000 rows, wgrad",
 )
 
 

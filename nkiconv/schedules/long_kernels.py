@@ -11,10 +11,10 @@ import math
 from ..simulator.hardware import INSTRUCTIONS_MAX
 from .tiles import PARTS
 
-#: ns of a core from one instruction to the next, for the estimate: golden kernels take 28 to 220, half of them 90 or
-#: more, and up to 650 with fp32 matmuls of four passes. A short one refuses some kernels of 0.2 s that the compiler
-#: would take; a long one would let the simulator trace millions of instructions before it refuses.
-ISSUE_NS = 40.0
+#: ns of a core from one instruction to the next, for the estimate: named kernels take 28 to 220, half of them 90 or
+#: more, and up to 650 with fp32 matmuls of four passes. A short one refuses some kernels of more than 0.3 s that the
+#: compiler would take; a long one would let the simulator trace millions of instructions before it refuses.
+ISSUE_NS = 60.0
 #: The fewest instructions of an output tile.
 TILE_INSTRUCTIONS = 14
 #: ns of the bound above which a device loop is better than a faster kernel of unrolled steps.

@@ -18,6 +18,7 @@ from tolerances import assert_exact
 from nkiconv import depthwise_conv1d, depthwise_conv1d_input
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.problem import DTYPES
+from nkiconv.schedules import long_kernels
 
 BANDED = [
     #   why                                 N    C     W     S  stride  pad
@@ -284,7 +285,7 @@ SHORT32, STRIDE2 = SHORT.problem("fp32"), row_of(BANDED, "stride 2").problem("bf
 FOUR_LAGS, ODD = DOT[0].problem("bf16"), UPDATE[1].problem("bf16")
 MOST = Row("most columns", 1, 2, 300 + 64, 300).problem("bf16")
 STRICT = {"strict_nonfinite": True}
-HUGE = {"N": 45_000, "C": 200_000, "K": 200_000, "groups": 200_000}
+HUGE = {"N": 200_000, "C": 200_000, "K": 200_000, "groups": 200_000}
 #: Algorithm, problem, what is asked for, what the reason has.
 REFUSED = [
     ("banded", STRIDE2.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation=2:"),
@@ -296,7 +297,7 @@ REFUSED = [
     ("banded", STRIDE2, {"config": (("shard", "rows"),)}, "shard"),
     ("banded", STRIDE2, {"config": (("scratch", 1),)}, "scratch"),
     ("banded", STRIDE2, {"config": (("images", 16), ("groups", 16))}, "images"),
-    ("banded", STRIDE2.replace(N=2_000, C=20_000, K=20_000, groups=20_000), {}, "instructions"),
+    ("banded", STRIDE2.replace(**HUGE), {}, "instructions on a core"),
     ("banded", row_of(BANDED, "dilation, causal").problem("bf16"), {"config": ROWWISE},
      "rhs_dilation=2, config x_stationary=True: .* use x_stationary=False"),
     ("banded", Row("many channels", 1, 12_000, 40, 9).problem("bf16"),
@@ -326,13 +327,23 @@ REFUSED = [
     ("update", ODD, {"config": (("groups", 17),)}, "groups"),
     ("update", ODD.replace(W=1, S=200, padding=((0, 0), (199, 0))), {"request": Request(state=True)}, "states"),
     ("update", ODD.replace(W=3, S=60_000, padding=((0, 0), (59_999, 0))), {"config": TENSOR}, "^Q=3, S=60000:"),
-    ("update", ODD.replace(**HUGE), {}, "instructions"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("algorithm", "problem", "asked", "text"), REFUSED)
 def test_refusals_name_what_they_refuse(algorithm, problem, asked, text):
     assert re.search(text, reason_to_refuse(algorithm, problem, **asked))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem"),
+    [("banded", SHORT32), ("mixed", SHORT32), ("vector", SHORT32), ("dot", FOUR_LAGS), ("update", ODD)],
+)
+def test_too_many_instructions_are_refused(algorithm, problem, monkeypatch):
+    assert reason_to_refuse(algorithm, problem) == ""
+    monkeypatch.setattr(long_kernels, "INSTRUCTIONS_MAX", 10)
+    text = r"^S=\d+, stride=\(?1.*: this algorithm needs about \d+ instructions on a core, the compiler takes 10; split"
+    assert re.search(text, reason_to_refuse(algorithm, problem))
 
 
 PROBLEM = Row("short filter", 2, 9, 60, 4, 1, (3, 0)).problem("fp32")

@@ -1,0 +1,49 @@
+"""Estimates of a kernel's instructions, before it is traced, against the trace; and the refusal of too many."""
+
+import math
+
+import pytest
+
+from nkiconv import cases
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
+from nkiconv.planner.timing import trace
+from nkiconv.schedules.long_kernels import ISSUE_NS, TILE_INSTRUCTIONS, too_long, too_many, too_many_tiles
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+
+
+def test_the_refusal_says_how_many_calls_are_enough():
+    assert too_many("C=2, K=2: stacked", 5_000_000) == ""
+    assert too_many("C=2, K=2: stacked", 12_000_001) == (
+        "C=2, K=2: stacked needs about 12000001 instructions on a core, the compiler takes 5000000; split its images, "
+        "rows, tokens or channels over 3 calls"
+    )
+    assert too_long("", 5e6 * ISSUE_NS) == ""
+    assert "about 6000000 instructions" in too_long("", 6e6 * ISSUE_NS)
+    assert too_many_tiles("", 2 * 5_000_000 // TILE_INSTRUCTIONS) == ""
+    assert "over 2 calls" in too_many_tiles("", 4 * 4_500_000 // TILE_INSTRUCTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("mobilenet_dw", "weight_stationary"),
+        ("rn50_1x1", "implicit_gemm"),
+        ("rn50_stem", "stacked"),
+        ("convnext_dw7", "activation_stationary"),
+        ("nkl_n1_c16_w512_s64", "banded"),
+        ("nkl_n1_c256_w129_s128", "dot"),
+        ("kda_bf16", "mixed"),
+        ("kda_bf16", "vector"),
+        ("decode_step", "update"),
+    ],
+)
+def test_estimates_are_near_the_trace(name, algorithm):
+    request = Request(problem=cases.get(name).problem)
+    operation = operation_for(request)
+    _, guess = operation.near_least(operation.shape(request, Rates()), (algorithm,), math.inf)[0]
+    true = trace(request, Candidate(algorithm, guess.config), Rates()).compiled / request.lnc
+    assert 0.7 * true < guess.ns / ISSUE_NS < 5 * true
