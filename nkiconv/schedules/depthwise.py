@@ -51,7 +51,7 @@ class RowGeometry:
     chunks: str = "x"
     #: applied to each element of x as it arrives
     prologue: Prologue = NO_PROLOGUE
-    #: the planned problem's work over this geometry's: instructions are counted of the whole problem
+    #: the planned problem's work over this geometry's: the whole problem's bound is so many times longer
     times: int = 1
 
     @property

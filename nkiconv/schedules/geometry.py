@@ -80,7 +80,7 @@ class Geometry:
     image_planes: int = 1
     #: neighbouring rows, and columns, that each row and column of x in HBM becomes
     upsample: int = 1
-    #: the host's problem is so many times this one: instructions are counted for all of it
+    #: the host's problem is so many times this one, and its bound so many times longer
     times: int = 1
 
     @property

@@ -1,5 +1,5 @@
 """Schedule of `implicit_gemm`: weight-resident groups of M tiles, and output tiles; any number of cores share the list.
-Its SBUF bytes, its instructions, and the output tiles of a device loop's body."""
+Its SBUF bytes, and the output tiles of a device loop's body."""
 
 from __future__ import annotations
 

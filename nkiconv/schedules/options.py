@@ -31,8 +31,8 @@ class Norm:
 #: leaves half a microsecond after the last values, and Vector does 6 % more than bn_stats alone.
 TRIPLES = 32
 #: Bytes a partition of these, for an M tile and image; most M tiles whose statistics are moved to other partitions at
-#: once; banks of fp32 results before rounding; instructions for a bank and an image.
-STATISTICS_BYTES, MOVING_MAX, ROUNDED_BANKS, STATISTICS_INSTRUCTIONS = 12 * TRIPLES, 32, 2, 3
+#: once; banks of fp32 results before rounding.
+STATISTICS_BYTES, MOVING_MAX, ROUNDED_BANKS = 12 * TRIPLES, 32, 2
 #: Algorithms that return statistics.
 TAKE_STATISTICS = ("implicit_gemm", "weight_stationary", "stacked")
 

@@ -372,7 +372,7 @@ class Stack:
         """(row h of x, row of the window of outputs, row of the reversed filter, count) of each loaded run."""
         return runs_of(self.geometry.rows)
 
-    # memory and instructions
+    # memory
 
     @property
     def result_bytes(self) -> int:

@@ -133,9 +133,7 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
         reserved += m_packing.block_statistics_bytes(geometry, options, channels)
     if isinstance(settings, PhasesSettings):
         reason = _packing_reason(geometry, options, settings)
-        axes, _, _, segments, sizes = _tiling(geometry, settings)
-        what = f"C={geometry.C}, K={geometry.K}: {ALGORITHM}"
-        reason = reason or too_many_tiles(what, geometry.times * count_items(axes, sizes, segments))
+        reason = reason or _tiles_unsupported(geometry, settings)
     if reason:
         return None, reason
     schedule = build(geometry, settings, options.residual, reserved)
@@ -393,6 +391,13 @@ def _extents(residents: list[Resident]) -> tuple[int, int, int]:
 def pages(schedule: Schedule) -> int:
     """Pages of 128 output channels that an M tile's row tiles fill."""
     return div_ceil(P_MAX // schedule.rows * schedule.slot, P_MAX)
+
+
+def _tiles_unsupported(geometry: Geometry, settings: PhasesSettings) -> str:
+    """Why the compiler does not take the output tiles of phases; "" if it may."""
+    axes, _, _, segments, sizes = _tiling(geometry, settings)
+    tiles = geometry.times * count_items(axes, sizes, segments)
+    return too_many_tiles(f"C={geometry.C}, K={geometry.K}: {ALGORITHM}", tiles)
 
 
 def _memory_reason(geometry: Geometry, settings: Any) -> str:
