@@ -144,10 +144,19 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
     while together > settings.side and not fits_sbuf(needed_bytes(plan)):
         together = together // 2
         plan = _scheduled(blocks, settings, bias, source, plan.lines, together)
-    tiles = sum(len(one.tiles) * sum(map(len, one.rounds)) for one in plan.passes)
     what = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks"
-    reason = _room_unsupported(plan) or too_many(what, blocks.times * tiles * settings.rows / PARTS)
+    reason = _room_unsupported(plan) or too_many(what, blocks.times * num_products(plan) / PARTS)
     return (None, reason) if reason else (plan, "")
+
+
+def num_products(plan: BlocksSchedule) -> int:
+    """Matmuls of blocks of gy and windows of x."""
+    found = 0
+    for one in plan.passes:
+        beside = (each.beside for each in chain.from_iterable(one.rounds))
+        each = sum(matmuls_beside(plan.geometry, plan.settings.columns, count) for count in beside)
+        found += len(one.tiles) * each * plan.settings.rows * plan.gang
+    return found
 
 
 def _room_unsupported(plan: BlocksSchedule) -> str:

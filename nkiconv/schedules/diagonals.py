@@ -175,7 +175,8 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSche
             f"groups={settings.groups}: diagonals need {needed} bytes per partition of SBUF for their units, there are "
             f'{SBUF_BYTES}; use smaller ones, or algorithm="blocks"'
         )
-    products = len(plan.passes) * len(plan.tiles) * settings.down * settings.across * settings.side
+    units = settings.down * settings.across * settings.side * settings.groups * geometry.planes.taps
+    products = len(plan.passes) * len(plan.tiles) * units
     reason = too_many(f"C={geometry.C}, K={geometry.K}: diagonals", geometry.times * products / PARTS)
     return (None, reason) if reason else (plan, "")
 
