@@ -46,7 +46,7 @@ def test_the_refusal_says_how_many_calls_are_enough():
 def test_estimates_are_near_the_trace(name, algorithm):
     request = Request(problem=cases.get(name).problem)
     operation = operation_for(request)
-    _, guess = operation.near_least(operation.shape(request, Rates()), (algorithm,), math.inf)[0]
+    _, guess = operation.near_least(operation.whole_shape(request, Rates()), (algorithm,), math.inf)[0]
     true = trace(request, Candidate(algorithm, guess.config), Rates()).compiled / request.lnc
     assert 0.7 * true < guess.ns / ISSUE_NS < 5 * true
 
