@@ -15,16 +15,23 @@ _LEFT: dict[str, Any] = {
     **dict.fromkeys(("stride", "dilation", "lhs_dilation"), 1),
     **dict.fromkeys(("residual", "out_dtype", "chunks", "algorithm", "config", "x_scale", "x_shift", "x_activation")),
     **dict.fromkeys(("strict_nonfinite", "flipped"), False),
-    "residual_position": "pre_activation",
 }
 _INSTEAD = "use layout='NCW', or conv1d of this layout with groups"
 
 
 def convolved_tokens(
-    x: Any, w: Any, *, layout: Any, padding: Any, activation: Any, return_final_state: Any, **more: Any
+    x: Any,
+    w: Any,
+    *,
+    layout: Any,
+    padding: Any,
+    activation: Any,
+    return_final_state: Any,
+    residual_position: Any,
+    **more: Any,
 ) -> Any:
     """y, and the state if asked for; arguments and errors are those of `depthwise_conv1d`."""
-    refuse(LayoutError, rules.layout("layout", layout, LAYOUTS))
+    refuse(LayoutError, rules.layout("layout", layout, LAYOUTS), rules.residual_position(residual_position))
     wrong: list[NkiconvError] = [
         UnsupportedError(f"layout={layout!r}, {name}={shown(more[name])}: must be {value!r}; {_INSTEAD}")
         for name, value in _LEFT.items()

@@ -264,6 +264,14 @@ def test_token_rows_are_exact_with_states(dtype):
         np.testing.assert_array_equal(state, last)
 
 
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+def test_a_place_of_no_residual_changes_nothing(layout):
+    x = TOKENS if layout == "NWC" else np.ascontiguousarray(TOKENS.transpose(0, 2, 1))
+    wanted = nkiconv.depthwise_conv1d(x, TAPS, padding="causal", layout=layout)
+    found = nkiconv.depthwise_conv1d(x, TAPS, padding="causal", layout=layout, residual_position="post_activation")
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_no_token_rows():
     y, state = nkiconv.depthwise_conv1d(TOKENS[:0], TAPS, padding="causal", layout="NWC", return_final_state=True)
     assert (y.shape, state.shape) == ((0, 9, 5), (0, 5, 3))
@@ -277,6 +285,7 @@ def test_no_token_rows():
     ({"w": np.ones((5, 17), np.float32)}, "S=17: must be at most 16 taps; use layout='NCW'"),
     ({"w": TAPS[:4]}, "w.shape=.4, 4.: must be"), ({"x": TOKENS[0]}, "x.shape"),
     ({"layout": "NHWC"}, "accepted are NCW, NWC"),
+    ({"residual_position": "before"}, "accepted are pre_activation, post_activation"),
 ])  # fmt: skip
 def test_token_rows_refuse(changed, text):
     with pytest.raises(NkiconvError, match=text):
