@@ -32,6 +32,13 @@ def test_every_declaration_is_whole(settings):
             assert callable(value) or one.unsupported_reason(name, value) == "", name
 
 
+@pytest.mark.parametrize("settings", Settings.__subclasses__(), ids=lambda one: one.__name__)
+def test_an_open_config_has_neighbours_of_what_it_need_not_say(settings):
+    declared = declarations(settings)
+    for ((name, value),) in settings.near(None):
+        assert declared[name].unsupported_reason(name, value) == ""
+
+
 #: A case of each algorithm whose time a dropped warm-up would move by more than 2 %.
 CASES = {
     "mixed": "kda_bf16",

@@ -186,6 +186,8 @@ class Settings:
             one = declarations(cls)[name]
             at = now.get(name, given.get(name, one.default))
             for tried in values.get(name, () if one.near == BY_SHAPE else one.near):
+                if callable(tried) and at == BY_SHAPE:  # it changes a present value
+                    continue
                 value = tried(at) if callable(tried) else tried
                 if value != given.get(name) and value != now.get(name) and one.unsupported_reason(name, value) == "":
                     found.append(tuple({**given, name: value}.items()))

@@ -114,7 +114,7 @@ class Skewed(ByBound):
         return [Guess(one.pairs, ns) for ns, one in islice(fits, count)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        return list(skewed.SkewedSettings.near(config))
+        return list(skewed.SkewedSettings.near(self.complete(shape, config)))
 
     def completed(self, shape: Shape, config: Config) -> Any:
         return skewed.build(shape.geometry, self.complete(shape, config))[0]
