@@ -92,8 +92,8 @@ class Part:
 
     def _blocks_of(self, f: int, start: int, count: int) -> tuple[int, int]:
         step, first = self.axis.step, self.axis.origin + f
-        low = -(-max(0, start - first) // step)
-        return low, max(0, -(-max(0, start + count - first) // step) - low)
+        low = div_ceil(max(0, start - first), step)
+        return low, max(0, div_ceil(max(0, start + count - first), step) - low)
 
     def existing(self, places: tuple[int, int]) -> tuple[int, int, int]:
         """(first place, first output of all images, count) of the outputs inside y at (first, count) places."""
@@ -111,8 +111,8 @@ class Part:
         if self.axis.gaps > 1:
             return outputs_met(self.axis.size, self.axis.apart, self.axis.gaps, e, *blocks)
         apart, m0, end = self.axis.apart, blocks[0], blocks[0] + blocks[1]
-        first = max(m0, -(-max(0, self.x0 - e) // apart))
-        last = min(end, -(-max(0, self.x0 + self.xn - e) // apart))
+        first = max(m0, div_ceil(max(0, self.x0 - e), apart))
+        last = min(end, div_ceil(max(0, self.x0 + self.xn - e), apart))
         return first, 1, max(0, last - first), first * apart + e, apart
 
     def places(self, blocks: tuple[int, int]) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from .depthwise import (
     input_unsupported,
     inputs_of,
 )
+from .prices import transpose_ns
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
 
@@ -242,10 +243,10 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target:
     slots = filters + plan.column_phases * plan.tap_phases * x_slots(plan)
     # Tensor: transposes and products
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
-    transpose_ns = P_MAX * target.tensor_column_ns * (target.transpose_passes_fp32 if fp32 else 1) + target.matmul_ns
     columns = max(target.matmul_columns_min, window * plan.channels)
     matmuls = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
-    tensor_ns = slots * transpose_ns + matmuls * (columns * column_ns + target.matmul_ns)
+    transposes_ns = slots * transpose_ns(target, geometry)
+    tensor_ns = transposes_ns + matmuls * (columns * column_ns + target.matmul_ns)
     # Scalar copies slots, Vector masks channels and sums channels and lags, GpSimd masks lags
     scalar_ns = slots * groups * plan.channels * geometry.itemsize / 4 * target.scalar_ns
     products = groups * blocks * window
@@ -253,4 +254,4 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target:
     gpsimd_ns = products * plan.lags * target.gpsimd_ns
     elements = groups * plan.channels * (inputs_of(geometry) * min(plan.x_length, geometry.W) + plan.w_length)
     moved_ns = elements * geometry.itemsize * target.hbm_byte_ns
-    return float(ENDS_NS + units * max(tensor_ns, scalar_ns, vector_ns, gpsimd_ns, moved_ns) + slots * transpose_ns)
+    return float(ENDS_NS + units * max(tensor_ns, scalar_ns, vector_ns, gpsimd_ns, moved_ns) + transposes_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.timing.target import Target
+from .depthwise import RowGeometry
 from .geometry import Axis, Geometry, valid_range
 from .options import Options, Prologue, either_reads
 from .tiles import P_MAX
@@ -66,7 +67,7 @@ def matmul_ns(target: Target, geometry: Geometry, columns: float) -> float:
     return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
 
 
-def transpose_ns(target: Target, geometry: Geometry, columns: float = P_MAX) -> float:
+def transpose_ns(target: Target, geometry: Geometry | RowGeometry, columns: float = P_MAX) -> float:
     """ns of the Tensor Engine at its full rate for a transpose of so many partitions."""
     passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1.0
     return max(columns, target.matmul_columns_min) * passes * target.tensor_column_ns + target.matmul_ns

@@ -282,7 +282,7 @@ def copy_ns(target: Target, part: Transposed) -> float:
     """ns of both cores for a copy."""
     A, N, H, B = part.shape
     mine, all_engines = N * A * H * B / PARTS, target.dma_engines
-    engines = min(all_engines, -(-A // (P_MAX // all_engines)))
+    engines = min(all_engines, div_ceil(A, P_MAX // all_engines))
     read_ns = mine * part.item * target.byte_ns / (target.transpose_rate * all_engines)
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)

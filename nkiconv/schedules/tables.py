@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,9 +36,9 @@ def ceil(a: Any, b: Any) -> Any:
 
 def dma_ns(target: Target, partitions: Any, elements: Any, run: Any, itemsize: int) -> Any:
     """ns of a core's DMA engines, or of HBM, for `elements` a partition in runs of `run`, as `prices.dma_ns`."""
-    size = run * itemsize
-    least = np.where(size <= target.sure_run_bytes, target.small_run_ns, 0.0)
-    run_ns = np.maximum(target.element_ns + size * target.byte_ns, least)
-    run_ns = np.where(size <= target.tiny_run_bytes, target.tiny_run_ns, run_ns)
-    byte_ns = target.hbm_long_byte_ns + target.hbm_element_ns / np.maximum(size, target.hbm_run_bytes)
+    sizes, at = np.unique(run * itemsize, return_inverse=True)
+    run_ns, byte_ns = (
+        np.array([ns(size) for size in sizes.tolist()])[at].reshape(np.shape(run))
+        for ns in (target.run_ns, functools.partial(target.hbm_ns, 1))
+    )
     return np.maximum(target.rows_an_engine * elements / run * run_ns, partitions * elements * itemsize * byte_ns)

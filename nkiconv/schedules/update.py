@@ -21,6 +21,7 @@ from .depthwise import (
     inputs_of,
 )
 from .engines import Engines
+from .prices import transpose_ns
 from .settings import Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slot_for
 
@@ -287,12 +288,10 @@ def tile_of(
     kinds = 2 if plan.state > 0 else 1
     columns, item, fp32 = geometry.Q, geometry.itemsize, geometry.itemsize == 4
     rows, width = plan.pieces * plan.pitch, plan.channels * groups
-    passes = target.transpose_passes_fp32 if fp32 else 1
     slow = target.tensor_column_fp32_ns / target.tensor_column_ns if fp32 else 1
-    transpose_ns = P_MAX * target.tensor_column_ns * passes + target.matmul_ns
     streamed = max(P_MAX, plan.pieces * plan.channels * columns)
     matmul_ns = slow * (streamed * target.tensor_column_ns + target.matmul_ns)
-    tensor = groups * kinds * (transpose_ns + matmul_ns)
+    tensor = groups * kinds * (transpose_ns(target, geometry) + matmul_ns)
     read_elements = plan.pieces * width * columns
     read_ns = plan.pieces * target.vector_fixed_ns + read_elements * (target.vector_ns + target.scalar_ns) / 2
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
