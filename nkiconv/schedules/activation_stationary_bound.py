@@ -223,9 +223,8 @@ class Bound:
             parts, groups = images * channels, div_ceil(settings.images, images)
             transposes = tiles * steps * together * (settings.below + plan.depth - 1) * groups
             both_ns += transposes * parts * (target.vector_16bit_ns if item == 2 else target.vector_ns)
-            if not plan.has_own_columns:
-                framed = tiles * items * groups * geometry.rows.size * W
-                vector_ns += framed * (target.vector_4x_ns if item == 2 else target.vector_16bit_ns)
+            framed = tiles * items * groups * geometry.rows.size * W
+            vector_ns += framed * (target.vector_4x_ns if item == 2 else target.vector_16bit_ns)
             x_run, y_run = seen * W / out_tiles * item, min(P, plan.out_rows) * Q
         array_ns = self.tensor_ns([(tiles * channels * steps * matmuls, columns)], transposes, parts)
         moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize

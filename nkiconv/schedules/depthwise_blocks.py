@@ -41,8 +41,8 @@ from .pixel_tiles import outputs_apart
 from .settings import BY_SHAPE, Settings, count, double, half
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, transposes_of_bank
 
-#: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
-MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
+#: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes.
+MATRICES, FRAMED, RAWS = 2, 2, 2
 #: Channels of a K tile, at most; matmuls of 128 columns on zeros while the first x is loaded.
 CHANNELS_MOST, WARM_UP = 1024, 40
 
@@ -166,11 +166,6 @@ class BlockSchedule:
         """Elements a partition and channel of the matrices of all blocks below each other."""
         return self.depth * self.step * self.pitch
 
-    @property
-    def has_own_columns(self) -> bool:
-        """Whether windows of planes have all columns of x and no padding."""
-        return self.windows[0].start == 0 and self.windows[-1].start + self.width == self.geometry.columns.size
-
     def rows_of_block(self, k: int) -> int:
         """Rows that a block of y sees of its k-th block of x."""
         seen = pixels_among(self.geometry.rows, window_of(self.geometry.rows, self.out_rows))
@@ -265,8 +260,7 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
         x = plan.settings.buffers * beside * below * images * count * item
         if not plan.by_pixels:
             _, height, width = plan.framed_shape(one)
-            planes = LOADED * width if plan.has_own_columns else FRAMED * width + RAWS * geometry.columns.size
-            x += plan.groups(one) * height * planes * item
+            x += plan.groups(one) * height * (FRAMED * width + RAWS * geometry.columns.size) * item
         most = max(most, x + a * b * c * (2 * y_item + (2 * 8 if options.residual else 0)))
     return fixed + most + 4 * 3 * BANK_COLUMNS
 

@@ -1,8 +1,8 @@
 """Depthwise conv2d: load blocks of x, multiply each channel's by its Toeplitz matrices, store the results.
 
 Blocks of NHWC are loaded as they are, each pixel a run of channels. For NCHW planes are loaded in memory order and
-copied into zero padding, and the Tensor Engine transposes windows of them between the matmuls of earlier blocks. If
-windows have exactly the columns of x, planes are loaded straight between zeros above and below. These steps overlap.
+copied into zero padding, and the Tensor Engine transposes windows of them between the matmuls of earlier blocks. These
+steps overlap.
 
 DMAs of windows make the Toeplitz matrices of all taps. With rows of taps `pitch` apart, as wide as a matrix's columns
 of a row of y, its elements are elements of a sequence,
@@ -22,7 +22,7 @@ from typing import Any
 from ...._nki import nisa, nl
 from ....schedules.block_windows import front_of
 from ....schedules.cuts import places_inside
-from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, WARM_UP, images_together
+from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, images_together
 from ....schedules.tiles import cut, cut_at, share, some_of, whole_words
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
@@ -45,13 +45,13 @@ class Buffer(nl.NKIObject):
 @dataclass
 class Planes(nl.NKIObject):
     """Planes [(image, c), rows, columns] of some images (first, count) of an item: `raw` in memory order, `framed` in
-    zeros; (first, end) of the rows and columns of x in `framed`; its shape."""
+    zeros, None at first; (first, end) of the rows and columns of x in `framed`; its shape."""
 
     images: tuple
     rows: tuple
     columns: tuple
     shape: tuple
-    raw: Any = None
+    raw: Any
     framed: Any = None
 
     def frame(self, buffer):
@@ -72,7 +72,7 @@ class BlockCore(Core):
 
     items: all of the core's; buffers: of x by blocks; taps: filters in memory order, lines: their sequences reversed,
     of 128 channels each; rounds: (first channel, count) of matrices loaded together; matrices: (matrices, biases) of
-    each loaded round; planes: Planes of each item whose load has started, into raws or, without raws, framed.
+    each loaded round; planes: Planes of each item whose load has started, into raws.
     """
 
     def tiles(self, items):
@@ -99,13 +99,11 @@ class BlockCore(Core):
 
     def plane_tiles(self):
         """Output tiles of NCHW."""
-        plan, items, x_dtype, self.planes, self.raws = self.plan, self.items, self.operands.x_dtype, [], None
+        plan, items, x_dtype, self.planes = self.plan, self.items, self.operands.x_dtype, []
         parts, height, width = map(max, zip(*map(plan.framed_shape, items)))
-        groups, own = max(map(plan.groups, items)), plan.has_own_columns
-        if not own:
-            raw_shape = parts, height, self.geometry.columns.size
-            self.raws = itertools.cycle(tiles_in_turn(RAWS * groups, raw_shape, x_dtype))
-        framed = tiles_in_turn((LOADED if own else FRAMED) * groups, (parts, height, width), x_dtype)
+        groups, raw_shape = max(map(plan.groups, items)), (parts, height, self.geometry.columns.size)
+        self.raws = itertools.cycle(tiles_in_turn(RAWS * groups, raw_shape, x_dtype))
+        framed = tiles_in_turn(FRAMED * groups, (parts, height, width), x_dtype)
         self.framed = itertools.cycle(map(Buffer, framed))
         warm_up(self.zeros_sbuf, WARM_UP, 1)
         ahead = len(self.buffers) - 1
@@ -196,22 +194,17 @@ class BlockCore(Core):
         self.planes += [self.load_planes(item) for item in self.items[len(self.planes) : count]]
 
     def load_planes(self, item):
-        """Start the loads of an item's planes, of as many images together as the partitions hold, into raws, or if
-        there are no raws, between zeros."""
+        """Start the loads of an item's planes, of as many images together as the partitions hold, into raws."""
         geometry, plan, (c0, cn), found = self.geometry, self.plan, item.channels, []
         _, height, width = plan.framed_shape(item)
         row, column = item.below[0] * plan.apart - front_of(geometry.rows), plan.windows[0].start
         rows = h, h_end = places_inside(row, 1, height, geometry.rows.size)
         columns = w, w_end = places_inside(column, 1, width, geometry.columns.size)
         for n, nn in cut_at(item.images[1], images_together(item)):
-            one = Planes((n, nn), rows, columns, (nn * cn, height, width))
-            found.append(one)
-            if self.raws is None:
-                into_sbuf = one.frame(next(self.framed))
-            else:
-                one.raw = into_sbuf = next(self.raws)[0 : nn * cn, 0 : h_end - h, 0 : w_end - w]
+            raw_sbuf = next(self.raws)[0 : nn * cn, 0 : h_end - h, 0 : w_end - w]
+            found.append(Planes((n, nn), rows, columns, (nn * cn, height, width), raw_sbuf))
             first, counts = (c0, item.images[0] + n, row + h, column + w), (cn, nn, h_end - h, w_end - w)
-            load_x(into_sbuf, self.operands, geometry, first, counts, "nchw")
+            load_x(raw_sbuf, self.operands, geometry, first, counts, "nchw")
         return found
 
     def frame_jobs(self, index):
@@ -223,9 +216,7 @@ class BlockCore(Core):
         return [partial(self.frame, planes) for planes in self.planes[index]]
 
     def frame(self, planes):
-        """Copy planes between zeros, unless they were loaded there."""
-        if planes.framed is not None:
-            return
+        """Copy planes between zeros."""
         dst = planes.frame(next(self.framed))
         count = dst.shape[1] * dst.shape[2]
         if count > 0:
