@@ -15,15 +15,13 @@ class Engines:
         #: triggers of loads and of stores, DMA engines by direction, and all work of the DMA engines
         self.sync = self.triggers = self.loads = self.stores = self.moved = 0.0
 
-    def load(self, rows: int, row_ns: float, num_bytes: float, triggers: int = 1, after: float = 0.0) -> float:
-        """DMAs to so many partitions, row_ns of a DMA engine each; returns the ns at which their readers may start.
-        after: the ns at which the columns that they overwrite are written, for which no other load waits; 0: none."""
+    def load(self, rows: int, row_ns: float, num_bytes: float, triggers: int = 1) -> float:
+        """DMAs to so many partitions, row_ns of a DMA engine each; returns the ns at which their readers may start."""
         issue_ns = self.target.static_issue_ns
-        begin = max(self.sync + (triggers - 1) * issue_ns, after) + self.target.first_packet_ns
+        begin = self.sync + (triggers - 1) * issue_ns + self.target.first_packet_ns
         begin, self.sync = begin + self.target.load_skew_ns * self.skew(rows), self.sync + triggers * issue_ns
-        end = (begin if after else max(self.loads, begin)) + self.busy_ns(rows, row_ns, num_bytes)
-        self.loads = self.loads if after else end
-        return end + self.target.dma_end_ns + self.target.dma_done_ns
+        self.loads = max(self.loads, begin) + self.busy_ns(rows, row_ns, num_bytes)
+        return self.loads + self.target.dma_end_ns + self.target.dma_done_ns
 
     def store(self, ready: float, rows: int, row_ns: float, num_bytes: float, triggers: int = 1) -> None:
         """DMAs of so many partitions to HBM, of data that are ready at the ns `ready`."""

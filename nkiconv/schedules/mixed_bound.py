@@ -1,7 +1,8 @@
 """The bound of `mixed` and `vector`: pieces pass one by one through clocks of the engines (`engines.Engines`).
 
 It assumes that matmuls on zeros, whose number `planner.clock` finds, fill the wait for the first diagonals. It leaves
-out states, gaps of a dilated x and loads of a separate residual, which hardly depend on settings.
+out states, zeros around x, gaps of a dilated x, filters after the first and loads of a separate residual, which hardly
+depend on settings.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .mixed import (
 )
 from .options import Epilogue
 from .recipes import vector_steps
-from .rows import RowTile, held_by_all, positions_of, run_length, tile_count, tile_list
+from .rows import RowTile, run_length, tile_count, tile_list
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
 #: Taps above which all recipes are alike: the engines besides Tensor take a small part of the taps.
@@ -42,29 +43,22 @@ def bound_ns(
 ) -> float:
     """ns of a core, about. is_slow: the Tensor Engine is at half rate throughout, as its work does not keep it at full
     rate."""
-    tiles, engines, x = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), Engines(target), []
+    tiles, engines = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), Engines(target)
     if not tiles:
         return 0.0
-    filters: list[float] = []
-    diagonals: list[float] = []
-    for i, tile in enumerate(tiles):
-        filters += filters[-1:]
-        if (i == 0 or tile.t != tiles[i - 1].t) and (tile.t - tiles[0].t) % filter_block(geometry) == 0:
-            taps = min(filter_block(geometry), tiles[-1].t + 1 - tile.t) * geometry.S
-            filters[i:] = [engines.load(tile.rows, target.row_ns(taps, geometry.w_s, 4), 4 * tile.rows * taps)]
-        x.append(_loads(geometry, options, plan, engines, tile, (i == 0, i == len(tiles) - 1)))
-    for i, tile in enumerate(tiles):
-        diagonals += diagonals[-1:] if plan.taps else [filters[i]]
-        if plan.taps and (i == 0 or tile.t != tiles[i - 1].t):
-            busy_ns = target.gpsimd_fixed_ns + plan.taps * tile.rows * target.gpsimd_select_ns
-            diagonals[i:] = [engines.on("gpsimd", filters[i], busy_ns, busy_ns + target.gpsimd_done_ns)]
-    engines.gpsimd, first_ns = diagonals[0], max(diagonals[0], x[0][0][1])
+    rows, taps = tiles[0].rows, min(filter_block(geometry), tiles[-1].t + 1 - tiles[0].t) * geometry.S
+    filters_ns = engines.load(rows, target.row_ns(taps, geometry.w_s, 4), 4 * rows * taps)
+    x = [_loads(geometry, plan, engines, tile, (i == 0, i == len(tiles) - 1)) for i, tile in enumerate(tiles)]
+    if plan.taps:
+        busy_ns = target.gpsimd_fixed_ns + plan.taps * rows * target.gpsimd_select_ns
+        filters_ns = engines.on("gpsimd", filters_ns, busy_ns, busy_ns + target.gpsimd_done_ns)
+    engines.gpsimd, first_ns = filters_ns, max(filters_ns, x[0][0][1])
     full_at = float("inf") if is_slow else target.window_ns * (1 if first_ns > WARM_SHARE * target.window_ns else 2)
     column_ns, matmul_ns = target.tensor_column_ns, target.matmul_ns
     if geometry.itemsize == 4:
         column_ns, matmul_ns = target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
     streamed_ns, all_ns, gap_ns = 0.0, 0.0, first_ns if first_ns > WARM_MOST_NS else 0.0
-    stores, item, ends = [], options.epilogue.y_itemsize, [0.0] * len(tiles)
+    item, ends = options.epilogue.y_itemsize, [0.0] * len(tiles)
     arrived: list[float] = []
     pieces = cut_pieces(plan, options.epilogue, tiles)
     for place, piece in enumerate(pieces):
@@ -76,15 +70,14 @@ def bound_ns(
             streamed_ns += taps * piece.qn * column_ns
             busy_ns = taps * (piece.qn * column_ns + div_ceil(piece.qn, BANK_COLUMNS) * matmul_ns)
             busy_ns = max(busy_ns, taps * target.matmul_columns_min * column_ns)
-            start = max(engines.tensor, there_ns, diagonals[piece.tile])
+            start = max(engines.tensor, there_ns, filters_ns)
             gap_ns, all_ns = max(gap_ns, start - max(engines.tensor, first_ns)), all_ns + busy_ns
             slow_ns = max(0.0, min(full_at - start, busy_ns / target.half_rate))
             engines.tensor = start + slow_ns + busy_ns - slow_ns * target.half_rate
-        stores.append((_sums(piece, options.epilogue, engines, there_ns), piece))
-    for ready_ns, piece in sorted(stores, key=lambda one: one[0]):
+        ready_ns = _sums(piece, options.epilogue, engines, there_ns)
         tile = tiles[piece.tile]
-        rows, row_ns = tile.rows, target.row_ns(piece.qn, geometry.y_q, item)
-        engines.store(ready_ns - target.hop_ns, rows, row_ns, rows * piece.qn * item, _dmas(tile))
+        row_ns = target.row_ns(piece.qn, geometry.y_q, item)
+        engines.store(ready_ns - target.hop_ns, tile.rows, row_ns, tile.rows * piece.qn * item, _dmas(tile))
         ends[piece.tile] = engines.stores
     least_ns = target.window_work * (engines.tensor - first_ns)
     # work that does not bring the array back to its full rate must not let it wait
@@ -105,32 +98,17 @@ def _dmas(tile: RowTile) -> int:
 
 
 def _loads(
-    geometry: RowGeometry,
-    options: Options,
-    plan: MixedSchedule,
-    engines: Engines,
-    tile: RowTile,
-    ends: tuple[bool, bool],
+    geometry: RowGeometry, plan: MixedSchedule, engines: Engines, tile: RowTile, ends: tuple[bool, bool]
 ) -> list[tuple[int, float]]:
-    """(end column, ns at which its x and zeros are in SBUF) of each load of a tile. ends: (is first, is last) tile."""
+    """(end column, ns at which its x is in SBUF) of each load of a tile. ends: (is first, is last) tile."""
     found, target, item, place = [], engines.target, geometry.itemsize, 0
-    size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile), 0.0
-    left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, options.state, firsts, size)
-    name, element_ns, fixed_ns = "gpsimd", target.gpsimd_ns, target.gpsimd_fixed_ns
-    if plan.vector_fills:
-        name, element_ns, fixed_ns = "vector", target.vector_memset_ns, target.vector_fixed_memset_ns
-    for columns in (left, size - right):
-        if columns > 0:
-            zeros_ns = engines.on(name, 0.0, fixed_ns + columns * element_ns, fixed_ns + columns * element_ns)
-    # the zeros of some groups are at columns of x in others
-    after_ns = zeros_ns if len(set(firsts)) > 1 else 0.0
     for columns in mixed_cuts(tile.qn, widths_of(tile.qn, plan, *ends)[0]):
         end = run_length(geometry, columns)
         elements, place = min(geometry.W, div_ceil(end - place, geometry.lhs_dilation)), end
         row_ns = target.row_ns(elements, geometry.x_w, item)
         for _ in range(inputs_of(geometry)):
-            there_ns = engines.load(tile.rows, row_ns, tile.rows * elements * item, _dmas(tile), after_ns)
-        found.append((columns, max(there_ns, zeros_ns)))
+            there_ns = engines.load(tile.rows, row_ns, tile.rows * elements * item, _dmas(tile))
+        found.append((columns, there_ns))
     if "C" in geometry.chunks:
         row_ns = target.row_ns(tile.qn, geometry.x_w, item)
         engines.load(tile.rows, row_ns, tile.rows * tile.qn * item, _dmas(tile))

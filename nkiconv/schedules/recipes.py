@@ -27,13 +27,6 @@ from .tiles import BANK_COLUMNS, div_ceil
 #: Taps on Tensor, taps by Vector, whether Scalar heads a second chain, taps by Vector in the second chain.
 Recipe = tuple[int, int, int, int]
 Recipes = tuple[Recipe, ...]
-#: Ratio of the Tensor Engine's work to the busiest engine's below which it falls to half rate: the throttle's threshold
-#: and a margin.
-TENSOR_BUSY_MIN = 0.42
-#: ns that an engine loses to Scalar at the ends of a core's work: Vector waits for the first product, GpSimd for the
-#: first chains, y for its last sum. Tensor waits for diagonals and is at half rate for a window; with 16-bit data the
-#: recipe of the first piece makes up for that.
-TENSOR_LATE_FP32_NS, VECTOR_LATE_NS, GPSIMD_LATE_NS = 1500.0, 500.0, 700.0
 #: Most taps of Vector and Scalar together, so that the search stays small.
 SHARED_TAPS_MAX = 8
 #: Most taps of a filter whose first pieces do not use Tensor.
@@ -42,12 +35,9 @@ FIRST_TAPS_MAX = 13
 FREE_TAPS_MAX = 16
 #: Most pieces after which recipes repeat.
 CYCLE_MAX = 3
-#: Ratio of HBM's time to an engine's at which HBM hides the engine's pauses.
-ENGINE_MARGIN = 1.015
-#: Weights besides the bound: of the busiest engine's time, as HBM may be slower; of the work of all engines, which
-#: decides between equal bounds; of the difference of two recipes in Tensor's time (the less alike, the more one engine
-#: waits for another); of the last sums of a piece, one after the other.
-BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT, CHAIN_WEIGHT = 1.0, 0.05, 0.1, 0.5
+#: Weight of the difference of two recipes in Tensor's time besides their bound: the less alike, the more one engine
+#: waits for another.
+UNLIKE_WEIGHT = 0.1
 #: Columns of the first pieces of a part if pieces are of a bank, few so that sums begin early; and of the last piece.
 FIRST_WIDTHS, LAST_WIDTHS = (256, 384, 512), (320,)
 #: Columns of a piece over which bounds spread fixed costs.
@@ -110,8 +100,6 @@ class Work(NamedTuple):
     scalar: float
     gpsimd: float
     copied: float
-    #: ns of a piece's last sums, one after the other
-    chain_ns: float
 
 
 @dataclass(frozen=True)
@@ -152,8 +140,7 @@ def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: T
     if epilogue.activation or (epilogue.bias and not has_product(recipe) and not epilogue.residual):
         scalar += prices.scalar
     copied = float(reads_out(recipe) and not needs_finish(recipe, epilogue))
-    chain_ns = max(chain, second) * (target.vector_done_ns + target.hop_ns)
-    return Work(on_tensor * prices.tensor, vector, scalar, gpsimd, copied, chain_ns)
+    return Work(on_tensor * prices.tensor, vector, scalar, gpsimd, copied)
 
 
 class Balance:
@@ -162,30 +149,19 @@ class Balance:
     def __init__(self, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> None:
         of_x = (geometry.stride * inputs_of(geometry) + ("C" in geometry.chunks)) * geometry.itemsize
         column_bytes = PARTITIONS * (of_x + epilogue.y_itemsize)
-        self.columns = columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
         self.scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
         self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
-        self.half_rate = target.half_rate
         self.hbm_ns = target.hbm_ns(column_bytes, piece * geometry.itemsize)
-        #: a column's share of the engines' waits at the ends
-        self.tensor_late_ns = (TENSOR_LATE_FP32_NS if geometry.itemsize == 4 else 0.0) / columns
-        self.vector_late_ns, self.gpsimd_late_ns = VECTOR_LATE_NS / columns, GPSIMD_LATE_NS / columns
 
     def cost(self, work: Sequence[float]) -> float:
-        """ns a column of the busiest of the engines and HBM, plus weighted terms. work: as in `Work`."""
-        tensor, vector, scalar, gpsimd, copied, chain_ns = work
+        """ns a column of the busiest of the engines and HBM, plus the busiest engine. work: as in `Work`."""
+        tensor, vector, scalar, gpsimd, copied = work
         share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece if all are copied, else Scalar
         scalar += share * self.scalar_copy_ns
         vector += (copied - share) * self.vector_copy_ns
-        busiest = max(vector, scalar, gpsimd)
-        if 0.0 < tensor < TENSOR_BUSY_MIN * max(busiest, self.hbm_ns):
-            tensor /= self.half_rate
-        busiest = max(busiest, vector + self.vector_late_ns, tensor + self.tensor_late_ns)
-        if gpsimd > 0.0:
-            busiest = max(busiest, gpsimd + self.gpsimd_late_ns)
-        slowest = max(ENGINE_MARGIN * busiest, self.hbm_ns)
-        of_all = WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
-        return slowest + BUSY_WEIGHT * busiest + of_all + CHAIN_WEIGHT * chain_ns / self.columns
+        busiest = max(tensor, vector, scalar, gpsimd)
+        # of recipes that HBM hides, those of idle engines: HBM may be slower
+        return max(busiest, self.hbm_ns) + busiest
 
 
 def ranked_recipes(
@@ -222,9 +198,9 @@ def candidates(S: int, on_tensor: bool) -> list[Recipe]:
     found: list[Recipe] = []
     if on_tensor:
         for shared in range(min(S - 1, SHARED_TAPS_MAX) + 1):
-            found.append((S - shared, shared, 0, 0))
-            if shared > 0:  # chains of equal length, between which Vector alternates
+            if shared > 0:  # chains of equal length, between which Vector alternates; best of equal costs
                 found.append((S - shared, shared // 2, 1, (shared - 1) // 2))
+            found.append((S - shared, shared, 0, 0))
     if not on_tensor or S <= FREE_TAPS_MAX:
         found += [(0, S - 1, 0, 0), *([free_recipe(S)] if S >= 2 else [])]
     return found
