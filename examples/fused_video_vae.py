@@ -4,7 +4,7 @@
     python examples/fused_video_vae.py
     python examples/fused_video_vae.py --model mochi  # or ltx, cosmos, cogvideox: what their norms take, all apart
 
-A latent after the first becomes four frames. Convolutions are planned as `nkiconv plan-model --quick` plans them; a
+A latent after the first becomes four frames. Convolutions are planned as `nkiconv plan-model` plans them; a
 norm with its SiLU that no kernel of nkiconv computes counts as a copy of its bytes, the least that it can take.
 Attention's products, upsampling and sums are left out, though convolutions of the second upsample on the way in.
 """

@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=150, help="faults in kernels; default: 150")
     parser.add_argument("--rules", type=int, default=10**6, help="faults in the simulator's rules; default: all")
     parser.add_argument("--only", default="", help="files whose path contains this")
+    parser.add_argument("--tests", nargs="*", default=[], help="files whose tests are run; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of the choice; default: 0")
     parser.add_argument("--jobs", type=int, default=2, help="processes; default: 2")
     parser.add_argument("--reach", type=Path, help="keep in this file which test runs which line, and use it if there")
@@ -205,7 +206,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         data = (asked.reach or Path(scratch) / "reach").resolve()
         if not data.exists():
-            reach.record(data, asked.jobs)
+            reach.record(data, asked.jobs, asked.tests)
         reached = reach.Reach.of(data)
         lines = ["# Faults that the tests notice", "", "Written by `make mutation`.", ""]
         groups = (

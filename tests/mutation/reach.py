@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,13 @@ _TEST = re.compile(r"\|(run|setup|teardown)$")
 _RULE = re.compile(r"NKI\d{3}")
 
 
-def record(data: Path, jobs: int) -> None:
-    """Run the tests of `make test` and write which test runs which line to `data`."""
-    settings = data.with_suffix(".ini")
+def record(data: Path, jobs: int, tests: Sequence[str] = ()) -> None:
+    """Run the tests of `make test`, or of these files, and write which test runs which line to `data`."""
+    settings = data.with_name(f"{data.name}-settings.ini")  # coverage deletes what is named as data are, with an ending
     sources = ",".join(str(ROOT / "nkiconv" / name) for name in ("kernels", "simulator"))
     settings.write_text(f"[run]\ndata_file = {data}\nsource = {sources}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "-p", "no:cacheprovider"]
-    command += ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+    command += ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report=", *tests]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COVERAGE_FILE": str(data)}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     if done.returncode:
