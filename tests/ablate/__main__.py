@@ -14,19 +14,14 @@ from __future__ import annotations
 import argparse
 import ast
 import math
-import multiprocessing
 import os
 import runpy
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import track
 
 from nkiconv import ConvProblem
 from nkiconv.planner.operations import operation_for
@@ -34,6 +29,9 @@ from nkiconv.planner.request import Config, Request
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+from pooled import each
 
 #: Of a plan that is timed again, instructions at most: the few longer ones would take as long as all others.
 MOST = 50_000
@@ -137,6 +135,7 @@ def main() -> int:
         prog="python tests/ablate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="algorithms whose name contains this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one a core")
     asked = parser.parse_args()
     every = plans(asked.only)
     if not every:
@@ -148,9 +147,7 @@ def main() -> int:
         for setting, value in plan.config
         if value != values.get((plan.algorithm, setting), value)
     ]
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
-        each = pool.map(ratio_of, *zip(*tasks, strict=True)) if tasks else ()
-        ratios = list(track(each, description="ablate", total=len(tasks), console=Console(stderr=True)))
+    ratios = each(ratio_of, tasks, "ablate", asked.jobs)
     changed: dict[tuple[str, str], list[tuple[str, float | None]]] = {key: [] for key in values}
     for (plan, setting, _), ratio in zip(tasks, ratios, strict=True):
         changed[plan.algorithm, setting].append((plan.name, ratio))

@@ -71,6 +71,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the table to this page; default: print it")
     options = parser.parse_args()
     probes = [probe for probe in PROBES if options.only in probe.name]
+    if not probes:
+        parser.error(f"--only={options.only}: no probe has this in its name; drop it")
+    if options.seeds < 1:
+        parser.error(f"--seeds={options.seeds}: must be at least 1")
     found = [recovered(probes, seed) for seed in track(range(options.seeds), "seeds")]
     write_page(["# Constants recovered from hidden ones", "", *table(found)], options.out)
 

@@ -82,6 +82,8 @@ def found_of(problem: ConvProblem, most: int) -> Found | str:
 def summary(found: Sequence[Found]) -> str:
     """The mean, the worst, shares beyond `LIMITS`, and what the choice takes of the host, in words."""
     times = [one.times for one in found]
+    if not times:
+        return "No problem was timed."
     mean = statistics.geometric_mean(times)
     shares = ", ".join(f"{sum(one > limit for one in times)} above {limit} x" for limit in LIMITS)
     took = sorted(one.choosing_ms for one in found)
@@ -129,9 +131,8 @@ def choosing(problem: ConvProblem) -> tuple[float, str]:
     return time.process_time() - began, choice
 
 
-def times() -> Iterator[str]:
+def times(named: Sequence[ConvProblem]) -> Iterator[str]:
     """What estimates take, as lines of Markdown: named cases with gradients, then very big problems one by one."""
-    named = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
     toward = [problem.toward(way) for problem in named for way in ("forward", "dgrad", "wgrad")]
     took = sorted(choosing(problem)[0] * 1e3 for problem in track(toward, description="named"))
     quick = sum(one <= BUDGET_MS for one in took) / len(took)
@@ -157,10 +158,8 @@ def clocked(problem: ConvProblem, most: int) -> tuple[str, float] | None:
         return None
 
 
-def clocks(count: int, seed: int, most: int) -> Iterator[str]:
+def clocks(problems: Sequence[ConvProblem], most: int) -> Iterator[str]:
     """How far core 0 alone is from both cores, as lines of Markdown, by algorithm."""
-    problems = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
-    problems += [one for operation in random_problems.OF for one in random_problems.OF[operation](count, seed)]
     ratios: dict[str, list[float]] = {}
     for problem in track(problems, description="clock"):
         found = clocked(problem, most)
@@ -191,11 +190,13 @@ def main() -> None:
     parser.add_argument("--clock", action="store_true", help="only how near the clock is to the timeline")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
+    named = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
     if asked.times:
-        write_page(list(times()), asked.out)
+        write_page(list(times(named)), asked.out)
         return
     if asked.clock:
-        write_page(list(clocks(asked.count * 3 // 10, asked.seed, asked.most)), asked.out)
+        drawn = [one for draw in random_problems.OF.values() for one in draw(asked.count * 3 // 10, asked.seed)]
+        write_page(list(clocks([*named, *drawn], asked.most)), asked.out)
         return
     lines = ["# Estimates against plans", "", "Written by `make choice`; all times are modelled.", ""]
     for operation in asked.operation or random_problems.OF:

@@ -21,15 +21,11 @@ import hashlib
 import io
 import itertools
 import math
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.progress import track
 
 import nkiconv
 from nkiconv import ConvProblem, cases
@@ -43,6 +39,7 @@ from nkiconv.whole_file import write_page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import random_problems
+from pooled import each
 
 TABLE = Path(__file__).parent / "golden.csv"
 #: Who chooses: a bare kernel, cost models, the timeline.
@@ -172,6 +169,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="problems whose name or fields contain this")
     parser.add_argument("--kept", action="store_true", help="run the table's settings instead of choosing anew")
     parser.add_argument("--algorithm", default="", help="rows of the table whose algorithm's name contains this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one a core")
     asked = parser.parse_args()
     if asked.write and (asked.way or asked.only or asked.kept or asked.algorithm):
         parser.error("--write: chooses all rows anew; drop --way, --only, --kept and --algorithm")
@@ -182,8 +180,9 @@ def main() -> int:
         for way in asked.way or WAYS
         if asked.only in name and (not asked.algorithm or asked.algorithm in table[name, way].algorithm)
     ]
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
-        rows = list(track(pool.map(row_of, *zip(*given, strict=True)), description="golden", total=len(given)))
+    if not given:
+        parser.error("no problem has this in its name, or no row this algorithm; drop --only or --algorithm")
+    rows = each(row_of, given, "golden", asked.jobs)
     if asked.write:
         write_page(text(rows), TABLE)
         return 0

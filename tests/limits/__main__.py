@@ -1,6 +1,7 @@
 """The least time that the hardware allows over that of estimates, for convolutions as models have them.
 
-    make limits COUNT=150 SEED=7
+    make limits
+    python tests/limits --count 20 --seed 8    other problems, on stdout
 
 Problems are drawn at random (`practical_problems`), bf16, forward and both gradients, two cores. The limit is the
 longer of flops at the Tensor Engines' rate and bytes at HBM's. A call takes the plan that nkiconv ships for a problem,
@@ -8,17 +9,12 @@ else its estimate. All times are modelled; nothing here ran on hardware.
 """
 
 import argparse
-import multiprocessing
 import os
 import statistics
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.progress import track
 
 from nkiconv import ConvProblem
 from nkiconv.planner.estimate import completed
@@ -33,6 +29,7 @@ from nkiconv.simulator.timing import Rates
 from nkiconv.whole_file import write_page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+from pooled import each
 from practical_problems import KINDS, problems
 from random_problems import text_of
 
@@ -75,6 +72,11 @@ def found_of(kind: str, problem: ConvProblem, direction: str) -> Found | None:
     return Found(kind, direction, problem, algorithm, limit.us, in_time(execution, rates).us)
 
 
+def middle(found: Sequence[Found]) -> str:
+    """The median of their fractions; of none nothing."""
+    return f"{statistics.median(one.fraction for one in found):.2f}" if found else ""
+
+
 def page(found: Sequence[Found], left_out: int, count: int, seed: int) -> Iterator[str]:
     """The page's lines."""
     yield from ("# Limits over times", "", "Written by `make limits`; all times are modelled.", "")
@@ -85,19 +87,14 @@ def page(found: Sequence[Found], left_out: int, count: int, seed: int) -> Iterat
     yield "|---|---:|---:|---:|---:|---:|"
     for direction in DIRECTIONS:
         own = [one for one in found if one.direction == direction]
-        middle, long = (
-            statistics.median(one.fraction for one in some) for some in (own, [x for x in own if x.us > LONG_US])
-        )
-        sums = sum(one.limit_us for one in own) / sum(one.us for one in own)
+        long = [one for one in own if one.us > LONG_US]
+        sums = sum(one.limit_us for one in own) / sum(one.us for one in own) if own else 0
         low = sum(one.limit_us > LIMIT_US and one.fraction < LOW for one in own)
-        yield f"| {direction} | {len(own)} | {middle:.2f} | {long:.2f} | {sums:.2f} | {low} |"
+        yield f"| {direction} | {len(own)} | {middle(own)} | {middle(long)} | {sums:.2f} | {low} |"
     yield from ("", f"| median | {' | '.join(DIRECTIONS)} |", f"|---|{'---:|' * len(DIRECTIONS)}")
-    by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in found:
-        by_kind[one.kind, one.direction].append(one.fraction)
     for kind in KINDS:
-        cells = [by_kind[kind, direction] for direction in DIRECTIONS]
-        yield f"| {kind} | {' | '.join(f'{statistics.median(cell):.2f}' if cell else '' for cell in cells)} |"
+        cells = [[one for one in found if (one.kind, one.direction) == (kind, way)] for way in DIRECTIONS]
+        yield f"| {kind} | {' | '.join(map(middle, cells))} |"
     yield from ("", "| fraction | limit, us | us | | algorithm | problem |", "|---:|---:|---:|---|---|---|")
     for one in sorted((one for one in found if one.limit_us > LIMIT_US), key=lambda one: one.fraction)[:WORST]:
         numbers = f"{one.fraction:.2f} | {one.limit_us:,.1f} | {one.us:,.1f}"
@@ -112,10 +109,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=150, help="problems; default: 150")
     parser.add_argument("--seed", type=int, default=7, help="default: 7")
     parser.add_argument("--out", type=Path, help="the page to write; default: print it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one a core")
     asked = parser.parse_args()
     given = [(kind, one, way) for kind, one in problems(asked.count, asked.seed) for way in DIRECTIONS]
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
-        every = list(track(pool.map(found_of, *zip(*given, strict=True)), description="limits", total=len(given)))
+    every = each(found_of, given, "limits", asked.jobs)
     found = [one for one in every if one is not None]
     write_page(list(page(found, len(every) - len(found), asked.count, asked.seed)), asked.out)
 
