@@ -1,15 +1,14 @@
-"""`examples/conv2d/`: values of the reference kernel and of each step, what they refuse, and the table of the page;
+"""`examples/conv2d/`: values of the reference kernel and of each step, and what they refuse; the page's algorithms;
 `examples/training_layers.py`: the table of docs/training.md.
 """
 
 import importlib
 import re
-import runpy
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import ROOT, ran
 from tolerances import assert_exact, integer_inputs
 
 import nkiconv
@@ -17,10 +16,8 @@ from nkiconv import reference
 from nkiconv.lint import lint
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.problem import ConvProblem
-from nkiconv.tools.tables import console
 
 pytestmark = pytest.mark.simulator_only
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "examples" / "conv2d", ROOT / "docs" / "tensor_engine.md"
 KERNELS = ("weight_stationary", "k_packing", "m_packing", "polyphase", "activation_stationary")
 
@@ -28,10 +25,12 @@ KERNELS = ("weight_stationary", "k_packing", "m_packing", "polyphase", "activati
 @pytest.fixture(scope="module")
 def example():
     """The modules of the folder, by name."""
-    before, names = set(sys.modules), ("compare", *KERNELS)
+    before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
-        yield {name: importlib.import_module(name) for name in names}
+        with nkiconv.simulator.install():
+            found = {name: importlib.import_module(name) for name in KERNELS}
+        yield found
     for name in set(sys.modules) - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(FOLDER)):
             del sys.modules[name]
@@ -138,39 +137,8 @@ def test_the_ladder_is_short_and_compiles():
     assert lint([FOLDER], nki="0.7", strict=True).findings == ()
 
 
-def lines_between(step):
-    """Lines of a step's table on the page."""
-    first, last = step.markers
+def test_the_page_names_every_algorithm():
     text = PAGE.read_text(encoding="utf-8")
-    return text.split(first)[1].split(last)[0].splitlines()
-
-
-STEPS = ("reference", "k_packing", "m_packing", "polyphase", "polyphase_small", "activation_stationary")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
-def test_the_page_has_the_kernels_times(example, name):
-    """All but those of nkiconv's plans, whose search takes longer."""
-    compare = example["compare"]
-    (step,) = (one for one in compare.STEPS if one.name == name)
-    found = lines_between(step)
-    assert found[0] == f"{step.layer} (`{step.case}`):"
-    assert found[2:-1] == compare.markdown(compare.rows(step), compare.TABLE).splitlines(), "run `make readme`"
-    assert found[-1].startswith("| nkiconv: `")
-
-
-@pytest.mark.slow
-def test_the_page_has_the_times_of_plans(example):
-    compare = example["compare"]
-    assert tuple(step.name for step in compare.STEPS) == STEPS
-    for step in compare.STEPS:
-        assert lines_between(step) == compare.table(step).splitlines(), "run `make readme`"
-
-
-def test_the_page_shows_the_kernel_and_names_every_algorithm():
-    text = PAGE.read_text(encoding="utf-8")
-    assert console.filled(text, ROOT) == text, "run `make readme`"
     rows = re.findall(r"^\| (`.*?) \|", text.split("## nkiconv's algorithms by axes")[1], re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     known = {name for operation in OPERATIONS.values() for name in operation.algorithms}
@@ -178,9 +146,8 @@ def test_the_page_shows_the_kernel_and_names_every_algorithm():
 
 
 @pytest.mark.slow
-def test_a_row_is_that_of_the_page(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["training_layers.py", "--only", "kda"])
-    runpy.run_path(str(ROOT / "examples" / "training_layers.py"), run_name="__main__")
+def test_a_row_is_that_of_the_page(capsys):
+    assert ran("examples/training_layers.py", "--only", "kda") == 0
     titles, ruler, row = capsys.readouterr().out.splitlines()
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").splitlines()
     assert titles in page

@@ -1,10 +1,38 @@
-"""Commands of the repository that are folders of their own and no packages: their modules, for tests."""
+"""Commands of the repository that are scripts and no packages: run as from a shell, and their modules, for tests."""
 
 import importlib.util
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def called(main, *arguments):
+    """The exit status of a command's function with these words after its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["command", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as end:
+            return end.code or 0
+        return 0
+
+
+def ran(script, *arguments):
+    """The exit status of a script, or of a folder's, in this process; what it imports of its folder is forgotten."""
+    path, before = ROOT / script, set(sys.modules)
+    path = path / "__main__.py" if path.is_dir() else path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(path.parent), *sys.path])
+        try:
+            return called(lambda: runpy.run_path(str(path), run_name="__main__"), *arguments)
+        finally:
+            for name in set(sys.modules) - before:
+                if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == path.parent:
+                    del sys.modules[name]
 
 
 def module_of(folder, name, monkeypatch):
@@ -22,6 +50,6 @@ def of_command(folder, name="__main__"):
 
     @pytest.fixture
     def found(monkeypatch):
-        return module_of(Path(__file__).parents[1] / folder, name, monkeypatch)
+        return module_of(ROOT / "tests" / folder, name, monkeypatch)
 
     return found

@@ -110,7 +110,7 @@ def page(sources: list[Source], checkouts: list[Path], constants: dict[str, floa
     yield from unmeasured()
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(
         prog="python tests/validation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="sources whose name or class contains this")
     parser.add_argument("--constant", action="append", default=[], metavar="NAME=VALUE", help="instead of trn2.toml's")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args()
     sources = [source for source in read() if asked.only in source.name or asked.only in source.kind]
     folders = [source.folder for source in sources if source.folder is not None]
     for checkout in asked.checkouts:
