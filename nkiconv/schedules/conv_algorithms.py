@@ -71,7 +71,7 @@ def built(algorithm: str, geometry: Geometry, options: Options, config: Config, 
 
 
 def is_looped(plan: Any) -> bool:
-    """Whether device loops run most of a plan."""
+    """Whether device loops run a part of a plan."""
     return bool(getattr(plan, "is_looped", False))
 
 

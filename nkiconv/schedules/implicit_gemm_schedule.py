@@ -209,10 +209,8 @@ class Schedule:
 
     @property
     def is_looped(self) -> bool:
-        """Whether device loops run most output tiles of two cores: the compiler sees a loop's body once."""
-        shares = (share(len(self.items), PARTS, core) for core in range(PARTS))
-        again = sum((one.count - 1) * one.out_tiles for mine in shares for one in self.repeats(*mine))
-        return 2 * again > len(self.items)
+        """Whether a device loop runs some output tiles: the compiler sees its body once."""
+        return any(self.repeats(*share(len(self.items), PARTS, core)) for core in range(PARTS))
 
     def repeats(self, first: int, count: int) -> list[Repeat]:
         """The Repeats among a core's items first .. first + count - 1; each also loads x of the item after it."""

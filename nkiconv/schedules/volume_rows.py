@@ -97,7 +97,7 @@ class RowSchedule(FilterSchedule):
 
     @property
     def is_looped(self) -> bool:
-        """Whether a device loop runs most steps: the compiler sees its body once."""
+        """Whether a device loop runs some steps: the compiler sees its body once."""
         return self.steps is not None
 
 
