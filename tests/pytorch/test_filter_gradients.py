@@ -1,11 +1,9 @@
 """Gradients by filters and biases: the kernel's, wherever it computes, and all that autograd does with them."""
 
-import functools
 from collections import Counter
 
 import pytest
 import torch
-from torch import func
 from torch.nn import functional as F
 from torch_exact import integers, leaves_of, same
 
@@ -16,7 +14,6 @@ from nkiconv.pytorch.computers import simulated
 pytestmark = pytest.mark.simulator_only
 
 by_kernels = pytest.mark.parametrize("mode", ["simulate", "compare"], indirect=True)
-in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 
 
 @pytest.fixture
@@ -99,40 +96,7 @@ def operator(x, g, bias=True, dtype=None):
     return torch.ops.nkiconv.conv1d_weight(x, g, *map(list, NUMBERS[:4]), NUMBERS[4], bias, dtype or x.dtype, None)
 
 
-def formula(x, g):
-    """The same of functions of torch: dot products of windows of x with g."""
-    windows = F.pad(x, NUMBERS[2]).unfold(2, 5, 2)[..., ::2]  # [N, C, Q, S]
-    dw = torch.einsum("ngcqs,ngkq->gkcs", windows.unflatten(1, (2, 1)), g.unflatten(1, (2, 2)))
-    return dw.flatten(0, 1), g.sum((0, 2))
-
-
 X, G = integers((2, 2, 6), (2, 4, 3))
-#: Tangents of them.
-DX, DG = integers(X.shape, G.shape, most=2, seed=1)
-
-
-def equal(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-@in_both
-def test_derivatives_of_the_operators(mode):
-    """In both directions, twice, and of batches."""
-    equal(*(func.jvp(one, (X, G), (DX, DG)) for one in (operator, formula)))
-    for given, tangent in ((X, DX), (G, DG)):
-        alone = [
-            functools.partial(one, g=G) if given is X else functools.partial(one, X) for one in (operator, formula)
-        ]
-        equal(*(func.jvp(one, (given,), (tangent,)) for one in alone))
-
-    def loss(function, x, g):
-        dw, db = function(x, g)
-        return (dw.pow(3).sum() + (dw.sum((1, 2)) * db).sum()) / 128
-
-    for transform in (func.grad, func.hessian, lambda f, n: func.jacfwd(func.grad(f, n), n)):
-        equal(*(transform(functools.partial(loss, one), (0, 1))(X, G) for one in (operator, formula)))
-
-
 REFUSED = [
     ({"g": G[..., :2]}, GeometryError, r"grad.shape=\(2, 4, 2\): must be y's, \(2, 4, 3\)"),
     ({"g": G.half()}, DtypeError, "grad.dtype=torch.float16: must be input's, torch.float32"),

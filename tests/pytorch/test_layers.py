@@ -160,21 +160,23 @@ TRANSFORMS = {
 
 
 @in_both
-@pytest.mark.cover(24)
+@pytest.mark.cover(28, keep=["conv1d-forward in reverse-0-simulate", "conv2d-reverse in forward-0-torch"])
+@pytest.mark.parametrize("by", [0, 1])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @of_each
-def test_transforms(name, transform, mode):
-    """Of torch.func, by the filters."""
+def test_transforms(name, transform, by, mode):
+    """Of torch.func, by x and by the filters."""
     layer, found = LAYERS[name], []
     what = "vmap" if transform == "each sample" else "" if transform == "reverse twice" else "tangents"
     for call, kind in ((layer.ours, torch.float32), (layer.torchs, torch.float64)):
-        x, w, *others = (one.to(kind) for one in layer.given)
+        given = [one.to(kind) for one in layer.given]
 
-        def number(w, call=call, x=x, others=others):
-            return sum((one * one.detach().cos()).square().sum() for one in several(call(x, w, *others)))
+        def number(leaf, call=call, given=given):
+            found = several(call(*given[:by], leaf, *given[by + 1 :]))
+            return sum((one * one.detach().cos()).square().sum() for one in found)
 
         with refused(name, what, mode) if call is layer.ours else contextlib.nullcontext():
-            found.append(TRANSFORMS[transform](number, w, w.cos()))
+            found.append(TRANSFORMS[transform](number, given[by], given[by].cos()))
     if len(found) == 2:
         assert_within_share(found[:1], found[1:], 16 * FLOAT32_SUMS)
 
