@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from chained import made
 from operators_seen import Seen
 from torch import nn
 from torch_models import build
@@ -15,20 +16,15 @@ from nkiconv.pytorch import convert
 
 
 def test_a_model_that_refuses_its_example_inputs_stays_as_it_was():
-    class Refuses(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(4, 4, 3)
+    def forward(self, x):
+        if x.shape[1] != 4:
+            raise ValueError("takes 4 channels")
+        return self.conv(x)
 
-        def forward(self, x):
-            if x.shape[1] != 4:
-                raise ValueError("takes 4 channels")
-            return self.conv(x)
-
-    model = Refuses()
+    model = made(forward, conv=nn.Conv2d(4, 4, 3))
     with pytest.raises(ValueError, match="takes 4 channels"):
         convert(model, inplace=True, example_inputs=[torch.randn(1, 3, 5, 5)])
-    assert [type(module) for module in model.modules()] == [Refuses, nn.Conv2d]
+    assert type(model.conv) is nn.Conv2d
     report = convert(model, inplace=True, example_inputs=[torch.randn(1, 4, 5, 5)])
     assert report.model is model
     assert report.measured.fraction == 1.0
@@ -88,19 +84,11 @@ def patched():
     return module
 
 
-def quantized():
-    return torch.ao.nn.quantized.Conv2d(3, 4, 3)
-
-
-def scripted():
-    return torch.jit.script(nn.Conv2d(3, 4, 3))
-
-
 KEPT = {
     "lazy": (lambda: nn.LazyConv2d(4, 3), "is lazy"),
     "complex": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.complex64), "weights are torch.complex64"),
-    "quantized": (quantized, "is quantized"),
-    "scripted": (scripted, "is scripted; convert the model before"),
+    "quantized": (lambda: torch.ao.nn.quantized.Conv2d(3, 4, 3), "is quantized"),
+    "scripted": (lambda: torch.jit.script(nn.Conv2d(3, 4, 3)), "is scripted; convert the model before"),
     "patched": (patched, "has its own forward"),
     "ours": (lambda: pytorch.nn.Conv2d(3, 4, 3), "is nkiconv's already"),
 }

@@ -5,7 +5,9 @@ import dataclasses
 
 import pytest
 import torch
+from chained import made
 from torch import nn
+from torch.nn import functional as F
 from torch_models import build
 
 from nkiconv import ConvProblem, NkiconvError, launches, pytorch
@@ -30,20 +32,16 @@ def test_every_convolution_is_recorded_with_its_shape():
     assert all(one.asked.bias for one in found.convolved)
 
 
-class Mixer(nn.Module):
+def mixer(more):
     """Calls causal convolutions as Mamba's mixers do."""
 
-    def __init__(self, more):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6))
-        self.more = more
-
     def forward(self, x):
-        more = {name: value for name, value in self.more.items() if name != "steps"}
-        if "steps" in self.more:
-            return pytorch.causal_conv1d_update(x, torch.zeros(2, 6, 3), self.weight, self.bias, **more)
+        if "steps" in more:
+            return pytorch.causal_conv1d_update(x, torch.zeros(2, 6, 3), self.weight, self.bias, "silu")
         found = pytorch.causal_conv1d_fn(x, self.weight, self.bias, activation="silu", **more)
-        return found[0] if self.more.get("return_final_states") else found
+        return found[0] if more.get("return_final_states") else found
+
+    return made(forward, weight=nn.Parameter(torch.randn(6, 4)), bias=nn.Parameter(torch.randn(6)))
 
 
 #: of a causal call: its arguments, the columns and left padding of the launch, what else the planner is asked for
@@ -53,7 +51,7 @@ CAUSAL = [
     ({"return_final_states": True}, (2, 9, 3), {"return_final_state": True}),
     ({"seq_idx": torch.zeros(2, 9, dtype=torch.int32)}, (1, 18 + 2 * 3, 0), {"strict_nonfinite": True}),
     ({"cu_seqlens": torch.tensor([0, 2, 5, 9])}, (1, 9 + 3 * 3, 0), {"strict_nonfinite": True}),
-    ({"steps": 1, "activation": "silu"}, (2, 9, 3), {"initial_state": True, "return_final_state": True}),
+    ({"steps": 1}, (2, 9, 3), {"initial_state": True, "return_final_state": True}),
 ]
 
 
@@ -63,7 +61,7 @@ CAUSAL = [
 )
 def test_causal_convolutions_are_planned(more, sizes, asked):
     x = torch.randn(1 if "cu_seqlens" in more else 2, 6, 9)
-    found = plan_model(Mixer(more), [x], quick=True)
+    found = plan_model(mixer(more), [x], quick=True)
     [row] = found.rows
     N, W, zeros = sizes
     problem = ConvProblem(N=N, C=6, W=W, K=6, groups=6, S=4, padding=((0, 0), (zeros, 0)), dtype="fp32")
@@ -88,18 +86,9 @@ def test_the_model_stays_as_it_was():
     assert {fold.folded for fold in found.report.folds} == {True}
 
 
-class Choosing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Conv1d(3, size, 1) for size in (4, 5))
-        self.norm = nn.BatchNorm1d(3)
-
-    def forward(self, x):
-        return self.layers[int(self.norm(x).argmax())](x)
-
-
 def test_data_decides_where_it_must():
-    model = Choosing().train()
+    layers = nn.ModuleList(nn.Conv1d(3, size, 1) for size in (4, 5))
+    model = made(lambda m, x: m.layers[int(m.norm(x).argmax())](x), layers=layers, norm=nn.BatchNorm1d(3)).train()
     x = torch.zeros(1, 3, 2)
     x[0, 0, 1] = 1
     found = record(model, [x], {})
@@ -108,24 +97,18 @@ def test_data_decides_where_it_must():
     assert model.norm.num_batches_tracked == 0
 
 
-class Padding(nn.Module):
+def padding(self, x, mask):
     """Reads zeros to pad with from integers: a buffer, an input, and what it computes of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv1d(3, 4, 3, stride=2)
-        self.register_buffer("taps", torch.tensor(3))
-
-    def forward(self, x, mask):
-        frames = torch.ceil((x.shape[-1] - self.taps + 1) / 2).to(torch.int64)
-        extra = frames.item() % 2
-        more = int(mask.sum()) if bool((mask == 1).all()) else 0
-        self.taps += 0
-        return self.conv(nn.functional.pad(x, (int(self.taps), extra + more)))
+    frames = torch.ceil((x.shape[-1] - self.taps + 1) / 2).to(torch.int64)
+    extra = frames.item() % 2
+    more = int(mask.sum()) if bool((mask == 1).all()) else 0
+    self.taps += 0
+    return self.conv(F.pad(x, (int(self.taps), extra + more)))
 
 
 def test_integers_keep_their_values_where_a_model_runs_on_shapes_alone():
-    model, x, mask = Padding(), torch.zeros(1, 3, 10), torch.ones(1, 2, dtype=torch.int64)
+    model, x, mask = made(padding, conv=nn.Conv1d(3, 4, 3, stride=2)), torch.zeros(1, 3, 10), torch.ones(1, 2).long()
+    model.register_buffer("taps", torch.tensor(3))
     found = record(model, [x, mask], {})
     assert (found.ran_on, found.because) == (FAKE, "")
     [(convolved, _layers)] = found.convolved.items()
@@ -164,17 +147,10 @@ def test_refusals(model, more, message):
         plan_model(model, [torch.zeros(1, 3, 9)], **more)
 
 
-class Clip(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.time, self.space = nn.Conv3d(8, 16, 3, padding=(0, 1, 1)), nn.Conv3d(16, 16, (1, 3, 3), padding=(0, 1, 1))
-
-    def forward(self, x):
-        return self.space(self.space(self.time(nn.functional.pad(x, (0, 0, 0, 0, 2, 0)))))
-
-
 def test_volumes_are_planned_and_their_instructions_counted():
-    found = plan_model(Clip(), [torch.zeros(1, 8, 4, 12, 14)], quick=True)
+    time, space = nn.Conv3d(8, 16, 3, padding=(0, 1, 1)), nn.Conv3d(16, 16, (1, 3, 3), padding=(0, 1, 1))
+    clip = made(lambda m, x: m.space(m.space(m.time(F.pad(x, (0, 0, 0, 0, 2, 0))))), time=time, space=space)
+    found = plan_model(clip, [torch.zeros(1, 8, 4, 12, 14)], quick=True)
     one, two = sorted(found.rows, key=lambda row: row.layers)
     assert [(row.convolved.operation, row.calls) for row in (one, two)] == [("conv3d", 2), ("conv3d", 1)]
     assert two.convolved.problem.input_shape == (1, 8, 6, 12, 14)
@@ -183,6 +159,9 @@ def test_volumes_are_planned_and_their_instructions_counted():
     # two frames of 8 x 12 x 14 fp32 in front of `time`; `space` sees one plane
     assert (one.cache_bytes, found.cache_bytes) == (0, 2 * 8 * 12 * 14 * 4)
     assert found.calls == (("time", two.plan.instructions), *[("space", one.plan.instructions)] * 2)
+    # what a strided convolution of a plain network sees does not overlap
+    pooled = nn.Sequential(nn.Conv3d(4, 8, 3, padding=1), nn.Conv3d(8, 8, 2, stride=2))
+    assert plan_model(pooled, [torch.zeros(1, 4, 4, 6, 6)], quick=True).cache_bytes == 0
 
 
 @pytest.mark.parametrize(("most", "cuts"), [
@@ -219,22 +198,6 @@ def test_a_step_of_training_has_gradients_too():
     assert found.modelled_us == pytest.approx(sum(found.toward(one).modelled_us for one in found.directions))
     assert set(found.as_dict()["directions"]) == set(layers)
     assert plan_model(model, [torch.zeros(2, 3, 9, 9)], quick=True).directions == ("forward",)
-
-
-class Pooled(nn.Module):
-    """A plain network of volumes: what its strided convolution sees does not overlap."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.pool = nn.Conv3d(4, 8, 3, padding=1), nn.Conv3d(8, 8, 2, stride=2)
-
-    def forward(self, x):
-        return self.pool(self.inner(x))
-
-
-def test_a_plain_network_of_volumes_keeps_no_frames():
-    found = plan_model(Pooled(), [torch.zeros(1, 4, 4, 6, 6)], quick=True)
-    assert found.cache_bytes == 0
 
 
 def test_quick_times_are_of_the_estimate_and_are_not_kept(plans, estimates):
@@ -274,28 +237,20 @@ def test_costs(mode):
     assert ("measured" in found.words, "2 x 97.5" in found.words) == (True, mode == "compiled")
 
 
-@pytest.fixture(scope="module")
-def three():
-    """Two equal convolutions and another."""
-    return nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 8, 1))
-
-
-def test_a_plan_counts_its_launches(three):
-    x = [torch.zeros(1, 4, 6, 6)]
-    plain = plan_model(three, x, quick=True)
+def test_a_plan_counts_its_launches():
+    two = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))  # which are equal
+    model, x = nn.Sequential(*two, nn.ReLU(), nn.Conv2d(4, 8, 1)), [torch.zeros(1, 4, 6, 6)]
+    plain = plan_model(model, x, quick=True)
     assert (plain.mode, plain.launch_cost, plain.totals, plain.launch_note) == (None, None, (), "")
     assert plain.total_us == plain.modelled_us
     assert not {"mode", "launches_us", "total_us"} & plain.as_dict().keys()
     for mode, us in (("eager", 3 * 55), ("compiled", 97.5 + 3 * 5), ("xla", 3 * 565)):
-        found = plan_model(three, x, quick=True, mode=mode)
+        found = plan_model(model, x, quick=True, mode=mode)
         assert found.rows == plain.rows
         assert found.total_us == pytest.approx(plain.modelled_us + us)
-        plain_data = found.as_dict()
-        assert (plain_data["mode"], plain_data["launches"], plain_data["launches_us"]) == (mode, 3, us)
-        assert plain_data["total_us"] == found.total_us
-        lines = str(found).splitlines()
-        [told] = [line for line in lines if line.startswith(f"launches, {mode} ")]
-        assert told.split()[2:] == ["3", f"{us:,.1f}"]
-        [total] = [line for line in lines if line.startswith("with launches")]
-        assert total.split()[-1] == f"{found.total_us:,.1f}"
+        data, lines = found.as_dict(), str(found).splitlines()
+        assert [data[one] for one in ("mode", "launches", "launches_us", "total_us")] == [mode, 3, us, found.total_us]
+        told = {line.split("  ")[0]: line.split() for line in lines}
+        assert told[f"launches, {mode}"][2:] == ["3", f"{us:,.1f}"]
+        assert told["with launches"][-1] == f"{found.total_us:,.1f}"
         assert lines[0] == str(plain).splitlines()[0]

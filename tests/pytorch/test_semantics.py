@@ -229,16 +229,9 @@ def test_results_may_be_changed_in_place(name, way, computer):
 def test_selective_checkpointing_is_never_wrong(computer, monkeypatch):
     """What torch refuses, a kept result that was changed before another layer reads it, is refused or right."""
 
-    class Layers(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-
-        def forward(self, x):
-            return self.second(self.first(x).add_(1))
-
+    layers = {name: nn.Conv2d(4, 4, 3, padding=1) for name in ("first", "second")}
+    model, x = made(lambda m, x: m.second(m.first(x).add_(1)), **layers), integers(1, 4, 6, 5).requires_grad_()
     monkeypatch.setenv("NKICONV_CPU", computer)
-    model, x = Layers(), integers(1, 4, 6, 5).requires_grad_()
     for one in model.parameters():
         one.data = integers(*one.shape)
     leaves = [x, *model.parameters()]

@@ -1,7 +1,5 @@
 """`nkiconv.pytorch.serving` equals what vLLM's functions say, sequence by sequence, and decoding equals the whole."""
 
-import itertools
-
 import pytest
 import torch
 from causal import DTYPES, MODES, computing, integers, row
@@ -13,39 +11,27 @@ from torch_exact import same
 from nkiconv.pytorch.serving import causal_conv1d_fn, causal_conv1d_update
 
 
-def rows_of(x, w, bias, states, starts, slots=None, has=None, activation="silu", pad=-1, blocks=None, block_size=0):
-    """(y [C, tokens], the cache behind the call); blocks: (first, last, initial, computed)."""
-    after, y, size = states.clone(), torch.zeros_like(x, dtype=torch.float64), w.shape[1] - 1
-    for k, (begin, end) in enumerate(itertools.pairwise(starts)):
-        line = [k] if slots is None else [*torch.as_tensor(slots)[k].reshape(-1).tolist()]
-        first, last, initial, computed = (0, 0, 0, 0) if blocks is None else (one[k] for one in blocks)
-        if line[initial] == pad or begin == end:
-            continue
-        before = states[line[initial], :, :size] if has is not None and has[k] else states.new_zeros(len(x), size)
-        whole = torch.cat([before, x[:, begin:end]], 1)
-        y[:, begin:end] = row(x[:, begin:end], w, bias, before, activation)
-        edge = (computed + end - begin - 1) // block_size * block_size if blocks is not None else 0
-        for j in range(last - first):
-            position = edge - (last - first - 1 - j) * block_size - computed
-            after[line[first + j], :, :size] = whole[:, position : position + size]
-        after[line[last], :, :size] = whole[:, end - begin :]
-    return y, after
-
-
-def steps_of(x, w, bias, states, slots=None, accepted=None, activation=None, pad=-1, blocks=None):
-    """([y [C, tokens] of each sequence], the cache behind the call); x: such a list; blocks: (last, initial)."""
+def expected_of(
+    x, w, bias, states, slots=None, has=None, accepted=None, activation=None, pad=-1, blocks=None, block_size=0
+):
+    """([y [C, tokens] of each sequence], the cache behind the call); x: such a list; blocks: (first, last, initial,
+    computed); accepted: of drafts, whose states are all kept."""
     after, found, size = states.clone(), [], w.shape[1] - 1
     for k, tokens in enumerate(x):
         line = [k] if slots is None else [*torch.as_tensor(slots)[k].reshape(-1).tolist()]
-        last, initial = (0, 0) if blocks is None else (one[k] for one in blocks)
-        count = tokens.shape[1]
+        first, last, initial, computed = (0, 0, 0, 0) if blocks is None else (one[k] for one in blocks)
+        count, begin = tokens.shape[1], 0 if accepted is None else int(accepted[k]) - 1
         if line[initial] == pad or count == 0:
             found.append(torch.zeros_like(tokens, dtype=torch.float64))
             continue
-        begin = 0 if accepted is None else int(accepted[k]) - 1
         before = states[line[initial], :, begin : begin + size]
+        before = before if has is None or has[k] else torch.zeros_like(before)
         found.append(row(tokens, w, bias, before, activation))
         whole = torch.cat([before, tokens], 1)
+        edge = (computed + count - 1) // block_size * block_size if block_size else 0
+        for j in range(last - first) if block_size else ():
+            position = edge - (last - first - 1 - j) * block_size - computed
+            after[line[first + j], :, :size] = whole[:, position : position + size]
         kept = whole[:, count:] if accepted is None else whole[:, 1:]
         if size:  # one tap has no state
             after[line[last], :, : kept.shape[1]] = kept
@@ -81,13 +67,14 @@ def test_prefill(data):
     x, w = integers(channels, starts[-1], dtype=dtype), integers(channels, width, seed=1, dtype=dtype)
     bias = data.draw(st.sampled_from([None, integers(channels, seed=2, dtype=dtype)]))
     states = integers(held, channels, width - 1 + data.draw(st.integers(0, 2)), seed=3, dtype=dtype)
-    y, after = rows_of(x, w, bias, states, starts, slots, has, None)
+    none = [False] * count if has is None else has
+    y, after = expected_of(x.split(lengths, 1), w, bias, states, slots, none)
     given_slots = None if slots is None else tensor(slots)
     flags = None if has is None else torch.tensor(has)
     with computing(data.draw(st.sampled_from(MODES))):
         found = causal_conv1d_fn(x, w, bias, states, tensor(starts), given_slots, flags, None)
     assert found.dtype == dtype
-    assert torch.equal(found, y.to(dtype))
+    assert torch.equal(found, torch.cat(y, 1).to(dtype))
     assert torch.equal(states, after)
 
 
@@ -109,7 +96,7 @@ def test_steps(data):
     states = integers(held, channels, columns + data.draw(st.integers(0, 1)), seed=3, dtype=dtype)
     tokens = [integers(channels, length, seed=5 + k, dtype=dtype) for k, length in enumerate(lengths)]
     w = integers(channels, width, seed=1, dtype=dtype)
-    expected, after = steps_of(tokens, w, None, states, slots, accepted)
+    expected, after = expected_of(tokens, w, None, states, slots, None, accepted)
     more = {"conv_state_indices": tensor(slots)}
     more |= {} if accepted is None else {"num_accepted_tokens": tensor(accepted)}
     x = torch.stack(tokens) if not packed else torch.cat([*tokens, integers(channels, 2, dtype=dtype)], 1).T
@@ -140,14 +127,14 @@ def test_states_at_the_ends_of_blocks(mode):
     has = [had > 0 for had in computed]
     x, w, states = integers(3, starts[-1]), integers(3, 4, seed=1), integers(20, 3, 3, seed=2)
     blocks = first, last, initial, computed
-    y, after = rows_of(x, w, None, states, starts, slots, has, None, -1, blocks, size)
+    y, after = expected_of(x.split(lengths, 1), w, None, states, slots, has, blocks=blocks, block_size=size)
     with computing(mode):
         named = dict(zip(("block_idx_first_scheduled_token", "block_idx_last_scheduled_token", "initial_state_idx",
                           "num_computed_tokens"), map(tensor, blocks), strict=True))  # fmt: skip
         found = causal_conv1d_fn(
             x, w, None, states, tensor(starts), slots, torch.tensor(has), None, block_size_to_align=size, **named
         )
-    assert torch.equal(found, y.float())
+    assert torch.equal(found, torch.cat(y, 1).float())
     assert torch.equal(states, after)
 
 
@@ -155,7 +142,7 @@ def test_a_step_reads_one_block_and_writes_another():
     """Sequences may share the block that they read."""
     x, w, states = integers(3, 2, 1), integers(2, 4, seed=1), integers(9, 2, 3, seed=2)
     slots, last, initial = tensor([[5, 1, 0], [5, 2, 3], [-1, 4, 6]]), [1, 2, 0], [0, 0, 0]
-    expected, after = steps_of(list(x), w, None, states, slots, None, None, -1, (last, initial))
+    expected, after = expected_of(list(x), w, None, states, slots, blocks=(last, last, initial, [0] * 3))
     more = {"block_idx_last_scheduled_token": tensor(last), "initial_state_idx": tensor(initial)}
     y = causal_conv1d_update(x, states, w, None, None, slots, **more)
     assert torch.equal(y, torch.stack(expected).float())
