@@ -1,22 +1,19 @@
 """Small models of the kinds that convolve, written with torch.nn alone; each with an input of its own."""
 
 import torch
+from chained import made
 from torch import nn
 from torch.nn import functional as F
 
 
-class ResNetBlock(nn.Module):
-    def __init__(self, inputs=4, outputs=8, stride=2):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride), nn.BatchNorm2d(outputs))
-
+def resnet():
     def forward(self, x):
         y = F.relu(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+    convs = {"conv1": nn.Conv2d(4, 8, 3, 2, 1, bias=False), "conv2": nn.Conv2d(8, 8, 3, padding=1, bias=False)}
+    down = nn.Sequential(nn.Conv2d(4, 8, 1, stride=2), nn.BatchNorm2d(8))
+    return made(forward, **convs, bn1=nn.BatchNorm2d(8), bn2=nn.BatchNorm2d(8), downsample=down)
 
 
 class VaeDecoderBlock(nn.Module):
@@ -36,63 +33,52 @@ class VaeDecoderBlock(nn.Module):
         return self.upsample(y + self.shortcut(x))
 
 
-class ConvNextBlock(nn.Module):
-    def __init__(self, channels=6):
-        super().__init__()
-        self.dwconv = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
-        self.norm = nn.LayerNorm(channels)
-        self.expand, self.shrink = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
-
+def convnext():
     def forward(self, x):
         y = self.norm(self.dwconv(x).permute(0, 2, 3, 1))
         return x + self.shrink(F.gelu(self.expand(y))).permute(0, 3, 1, 2)
 
+    layers = {"norm": nn.LayerNorm(6), "expand": nn.Linear(6, 24), "shrink": nn.Linear(24, 6)}
+    return made(forward, dwconv=nn.Conv2d(6, 6, 7, padding=3, groups=6), **layers)
 
-class PatchEmbedding(nn.Module):
-    def __init__(self, patch=4, channels=12):
-        super().__init__()
-        self.projection = nn.Conv2d(3, channels, patch, stride=patch)
-        self.token = nn.Parameter(torch.zeros(1, 1, channels))
 
+def patches():
     def forward(self, x):
         y = self.projection(x).flatten(2).transpose(1, 2)
         return torch.cat([self.token.expand(len(y), -1, -1), y], 1)
 
+    return made(forward, projection=nn.Conv2d(3, 12, 4, stride=4), token=nn.Parameter(torch.zeros(1, 1, 12)))
 
-class WhisperStem(nn.Module):
-    def __init__(self, bands=5, channels=8):
-        super().__init__()
-        self.conv1 = nn.Conv1d(bands, channels, 3, padding=1)
-        self.conv2 = nn.Conv1d(channels, channels, 3, stride=2, padding=1)
 
+def whisper():
     def forward(self, x):
         return F.gelu(self.conv2(F.gelu(self.conv1(x)))).transpose(1, 2)
 
+    return made(forward, conv1=nn.Conv1d(5, 8, 3, padding=1), conv2=nn.Conv1d(8, 8, 3, stride=2, padding=1))
 
-class ConformerConvolution(nn.Module):
+
+def conformer():
     """Pointwise with GLU, depthwise with batch norm and SiLU, pointwise."""
-
-    def __init__(self, channels=6, taps=5):
-        super().__init__()
-        self.norm = nn.LayerNorm(channels)
-        self.pointwise1 = nn.Conv1d(channels, 2 * channels, 1)
-        self.depthwise = nn.Conv1d(channels, channels, taps, padding=taps // 2, groups=channels)
-        self.batch_norm = nn.BatchNorm1d(channels)
-        self.pointwise2 = nn.Conv1d(channels, channels, 1)
 
     def forward(self, x):
         y = F.glu(self.pointwise1(self.norm(x.transpose(1, 2)).transpose(1, 2)), dim=1)
         return x + self.pointwise2(F.silu(self.batch_norm(self.depthwise(y))))
 
+    convs = {
+        "pointwise1": nn.Conv1d(6, 12, 1), "depthwise": nn.Conv1d(6, 6, 5, padding=2, groups=6),
+        "pointwise2": nn.Conv1d(6, 6, 1),
+    }  # fmt: skip
+    return made(forward, norm=nn.LayerNorm(6), **convs, batch_norm=nn.BatchNorm1d(6))
 
-#: name: (class, shape of its input, the operators that its convolutions become)
+
+#: name: (what makes it, shape of its input, the operators that its convolutions become)
 MODELS = {
-    "resnet": (ResNetBlock, (2, 4, 9, 8), ["conv2d"] * 3),
+    "resnet": (resnet, (2, 4, 9, 8), ["conv2d"] * 3),
     "vae": (VaeDecoderBlock, (1, 8, 5, 6), ["conv2d"] * 4),
-    "convnext": (ConvNextBlock, (2, 6, 8, 9), ["conv2d"]),
-    "vit": (PatchEmbedding, (2, 3, 12, 8), ["conv2d"]),
-    "whisper": (WhisperStem, (2, 5, 13), ["conv1d"] * 2),
-    "conformer": (ConformerConvolution, (2, 6, 14), ["conv1d", "depthwise_conv1d", "conv1d"]),
+    "convnext": (convnext, (2, 6, 8, 9), ["conv2d"]),
+    "vit": (patches, (2, 3, 12, 8), ["conv2d"]),
+    "whisper": (whisper, (2, 5, 13), ["conv1d"] * 2),
+    "conformer": (conformer, (2, 6, 14), ["conv1d", "depthwise_conv1d", "conv1d"]),
 }
 
 

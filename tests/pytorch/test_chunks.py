@@ -18,56 +18,32 @@ def cut(data, length):
     return found
 
 
-@draws(24, 100)
+@draws(48, 200)
 @given(st.data())
-def test_chunks_of_convolutions(data):
-    S, dilation, groups = (
-        data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 4])),
-    )  # fmt: skip
+def test_chunks(data):
+    """Of convolutions, and of transposed ones, of which zeros bring what is behind the last input's outputs."""
+    back, dtype = data.draw(st.booleans(), "transposed"), data.draw(st.sampled_from(DTYPES))
+    S, dilation, groups = (data.draw(one) for one in (st.integers(1, 6), st.integers(1, 3), st.sampled_from([1, 2, 4])))
     window = (S - 1) * dilation + 1
-    stride, length = data.draw(st.integers(1, window)), data.draw(st.integers(window, 14))
-    dtype = data.draw(st.sampled_from(DTYPES))
+    stride = data.draw(st.integers(1, 5 if back else window))
+    length = data.draw(st.integers(1, 9) if back else st.integers(window, window + 9))
     x, w = integers(2, 4, length, dtype=dtype), integers(4, 4 // groups, S, seed=1, dtype=dtype)
-    bias = integers(4, seed=2, dtype=dtype)
-    expected = F.conv1d(x.double(), w.double(), bias.double(), stride, 0, dilation, groups)
-    state, found = None, []
+    bias, pieces, held = integers(4, seed=2, dtype=dtype), [*x.split(cut(data, length), 2)], (window - 1) // stride
+    if back:
+        whole = F.conv_transpose1d(x.double(), w.double(), None, stride, 0, 0, groups, dilation)
+        whole = F.pad(whole, (0, max(0, stride - window))) + bias.double()[:, None]
+        pieces += [torch.zeros(2, 4, held, dtype=dtype)] if held else []
+    else:
+        whole = F.conv1d(x.double(), w.double(), bias.double(), stride, 0, dilation, groups)
+    call, state, found = ours.conv_transpose1d_chunk if back else ours.conv1d_chunk, None, []
     with computing(data.draw(st.sampled_from(MODES), "mode")):
-        for chunk in x.split(cut(data, length), 2):
-            y, state = ours.conv1d_chunk(chunk, state, w, bias, stride, dilation, groups)
+        for piece in pieces:
+            y, state = call(piece, state, w, bias, stride=stride, groups=groups, dilation=dilation)
             assert y.dtype == state.dtype == dtype
+            assert not back or (y.shape[2], state.shape[2]) == (piece.shape[2] * stride, held)
             found.append(y)
-    assert torch.equal(torch.cat(found, 2), expected.to(dtype))
-    assert state.shape[2] == length - expected.shape[2] * stride
-
-
-@draws(24, 100)
-@given(st.data())
-def test_chunks_of_transposed_convolutions(data):
-    S, dilation, groups = (
-        data.draw(st.integers(1, 6)), data.draw(st.integers(1, 2)), data.draw(st.sampled_from([1, 2, 4])),
-    )  # fmt: skip
-    stride, length, window = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9)), (S - 1) * dilation + 1
-    dtype = data.draw(st.sampled_from(DTYPES))
-    x, w = integers(2, 4, length, dtype=dtype), integers(4, 4 // groups, S, seed=1, dtype=dtype)
-    bias = integers(4, seed=2, dtype=dtype)
-    whole = F.conv_transpose1d(x.double(), w.double(), None, stride, 0, 0, groups, dilation)
-    whole = F.pad(whole, (0, max(0, stride - window))) + bias.double()[:, None]
-    held = (window - 1) // stride
-    state, found = None, []
-    with computing(data.draw(st.sampled_from(MODES), "mode")):
-        for chunk in x.split(cut(data, length), 2):
-            y, state = ours.conv_transpose1d_chunk(chunk, state, w, bias, stride, groups, dilation)
-            assert y.shape == (2, 4, chunk.shape[2] * stride)
-            assert state.shape == (2, 4, held)
-            found.append(y)
-        if held:  # what is behind the last input's outputs
-            y, _ = ours.conv_transpose1d_chunk(
-                torch.zeros(2, 4, held, dtype=dtype), state, w, bias, stride, groups, dilation
-            )
-            found.append(y)
-    y = torch.cat(found, 2)[..., : whole.shape[2]]
-    assert torch.equal(y, whole[..., : y.shape[2]].to(dtype))
-    assert y.shape[2] == whole.shape[2] or held == 0
+    assert torch.equal(torch.cat(found, 2)[..., : whole.shape[2]], whole.to(dtype))
+    assert back or state.shape[2] == length - whole.shape[2] * stride
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
@@ -94,6 +70,3 @@ def test_a_codec_in_chunks(padding_mode):
     leaves = [x, down.weight, down.bias, up.weight, up.bias]
     theirs = [x, plain[0].weight, plain[0].bias, plain[1].weight, plain[1].bias]
     torch.testing.assert_close([*torch.autograd.grad(y, leaves, g)], [*torch.autograd.grad(expected, theirs, g)])
-
-
-chunk, layer = ours.conv1d_chunk, ours.StreamingConv1d

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import nkiconv
-from nkiconv.errors import ComparisonError, DtypeError, UnsupportedError
+from nkiconv.errors import ComparisonError, DtypeError
 from nkiconv.pytorch import convert, pack_filter, plan_model
 from nkiconv.pytorch import nn as ours
 from nkiconv.pytorch.errors import FrozenFilterError
@@ -50,17 +50,13 @@ def test_the_kernel_takes_the_packed_filter(monkeypatch):
         conv2d(x, w, padding=1, packed=pack_filter(w + 1), layer="stale")
 
 
-@pytest.mark.parametrize("batched", ["images", "filters"])
-def test_vmap(batched, monkeypatch):
+@pytest.mark.parametrize("dims", [(0, None), (None, 0)], ids=["images", "filters"])
+def test_vmap(dims, monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
-    x, w = integers(3, 1, 70, 4, 4), integers(3, 128, 70, 3, 3)
-    if batched == "images":
-        found = torch.vmap(lambda one: conv2d(one, w[0], packed=pack_filter(w[0])))(x)
-        expected = torch.stack([F.conv2d(one, w[0]) for one in x])
-    else:
-        found = torch.vmap(lambda one: conv2d(x[0], one, packed=pack_filter(one)))(w)
-        expected = torch.stack([F.conv2d(x[0], one) for one in w])
-    assert torch.equal(found, expected)
+    given = integers(3, 1, 70, 4, 4), integers(3, 128, 70, 3, 3)
+    x, w = (one if dim == 0 else one[0] for one, dim in zip(given, dims, strict=True))
+    found = torch.vmap(lambda x, w: conv2d(x, w, packed=pack_filter(w)), dims)(x, w)
+    assert torch.equal(found, torch.vmap(F.conv2d, dims)(x, w))
 
 
 def frozen(**more):
@@ -195,23 +191,6 @@ class TestFrozen:
         other.load_state_dict({"0.weight": weight + 1, "0.bias": model[0].bias})
         self.run(model, weight)
         self.run(other, weight + 1)
-
-
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (ours.Conv2d(70, 128, 3), "in training mode"),
-        (ours.Conv2d(140, 128, 3, groups=2).eval(), "groups=2"),
-        (ours.Conv2d(70, 131, 3).eval(), "out_channels=131 has no divisor"),
-        (ours.Conv2d(70, 128, 3).double().eval(), "its weight is torch.float64"),
-        (ours.ConvTranspose2d(70, 128, 3).eval(), "transposed"),
-        (nn.utils.parametrizations.weight_norm(ours.Conv2d(70, 128, 3)).eval(), "no plain Parameter"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_frozen(module, message):
-    with pytest.raises(UnsupportedError, match=f"its filter cannot be frozen: .*{message}"):
-        module.pack_filter()
-    assert not module.is_frozen
 
 
 class TestConvert:

@@ -81,6 +81,14 @@ refused(pack_filter, {}, [
     ({"weight": torch.zeros(128, 70)}, LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
     ({"weight": None}, DtypeError, "weight: must be a torch.Tensor"),
 ])  # fmt: skip
+FREEZING = (
+    ("in training mode", nn.Conv2d(70, 128, 3)), ("groups=2", nn.Conv2d(140, 128, 3, groups=2).eval()),
+    ("out_channels=131 has no divisor", nn.Conv2d(70, 131, 3).eval()),
+    ("its weight is torch.float64", nn.Conv2d(70, 128, 3).double().eval()),
+    ("transposed", nn.ConvTranspose2d(70, 128, 3).eval()),
+    ("no plain Parameter", torch.nn.utils.parametrizations.weight_norm(nn.Conv2d(70, 128, 3)).eval()),
+)  # fmt: skip
+ROWS += [(one.pack_filter, UnsupportedError, f"its filter cannot be frozen: .*{words}") for words, one in FREEZING]
 refused(pytorch.polyphase_filter, {"weight": torch.ones(2, 2, 3, 3)}, [
     ({"weight": 2.0}, DtypeError, "weight: must be a torch.Tensor, not float"),
     ({"weight": torch.ones(2, 2, 3)}, LayoutError, "weight.shape"),

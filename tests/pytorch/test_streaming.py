@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from chained import made
 from exact_matmuls import exact_matmuls
 from torch.nn import functional as F
 
@@ -25,23 +26,16 @@ def test_one_volume_and_no_frames(mode):
     assert final.shape == (4, 0, 5, 6)
 
 
-class Reference(torch.nn.Conv3d):
-    """A causal layer by its definition: planes are put in front, all is padded, torch convolves."""
-
-    def __init__(self, front, spatial, mode, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.front, self.spatial, self.mode = front, spatial, mode
-
-    def forward(self, x, cache=None):
-        x = x if cache is None else torch.cat([cache, x], 2)
-        lacks = self.front - (0 if cache is None else cache.shape[2])
-        if self.mode == "zeros":
-            x = F.pad(x, (0, 0, 0, 0, lacks, 0))
-        elif lacks > 0:
-            x = torch.cat([x[:, :, :1]] * lacks + [x], 2)
-        height, width = self.spatial
-        around = (width, width, height, height, 0, 0)
-        return super().forward(F.pad(x, around) if self.mode == "zeros" else F.pad(x, around, mode=self.mode))
+def by_definition(conv, x, cache, front, spatial, mode):
+    """A causal layer by torch: planes are put in front, all is padded."""
+    x = x if cache is None else torch.cat([cache, x], 2)
+    lacks = front - (0 if cache is None else cache.shape[2])
+    if mode == "zeros":
+        x = F.pad(x, (0, 0, 0, 0, lacks, 0))
+    elif lacks > 0:
+        x = torch.cat([x[:, :, :1]] * lacks + [x], 2)
+    around = (spatial[1],) * 2 + (spatial[0],) * 2 + (0, 0)
+    return conv(F.pad(x, around) if mode == "zeros" else F.pad(x, around, mode=mode))
 
 
 # why, taps, other arguments of CausalConv3d, (planes in front, spatial, how) and other arguments of the reference
@@ -63,13 +57,13 @@ def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
     ours = nn.CausalConv3d(4, 6, taps, **arguments)
     if reference is None:  # replicated in time, zeros around
         reference, more = (2, (0, 0), "replicate"), {"padding": (0, 1, 1)}
-    theirs = Reference(*reference, 4, 6, taps, stride=arguments.get("stride", 1), **more)
+    conv = torch.nn.Conv3d(4, 6, taps, stride=arguments.get("stride", 1), **more)
     with torch.no_grad():
         for one in ours.parameters():
             one.copy_(ints(*one.shape))
-    theirs.load_state_dict(ours.state_dict())
+    conv.load_state_dict(ours.state_dict())
     x = ints(2, 4, 5, 5, 6)
-    whole = theirs(x)
+    whole = by_definition(conv, x, None, *reference)
     assert torch.equal(ours(x), whole)
     if ours.stride[0] > 1:  # a caller that puts the last plane in front itself
         return
@@ -77,7 +71,7 @@ def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
         cache, found = None, []
         for at, count in ((0, 1), (1, 1), (2, 3)):
             y, final = ours(x[:, :, at : at + count], cache, return_final_frames=True)
-            assert torch.equal(y, theirs(x[:, :, at : at + count], cache))
+            assert torch.equal(y, by_definition(conv, x[:, :, at : at + count], cache, *reference))
             found.append(y)
             cache = x[:, :, max(0, at + count - 2) : at + count] if own else final
         if not own or (ours.time_padding == "zeros" and ours.dilation[0] == 1):
@@ -101,15 +95,12 @@ def test_chunks_of_kernels_have_the_bits_of_the_whole(monkeypatch, estimates, op
 
 
 def test_a_plan_of_a_model_knows_of_frames():
-    class Twice(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.CausalConv3d(8, 8, 3, padding=(1, 1))
+    def twice(self, x):
+        y, cache = self.conv(x, return_final_frames=True)
+        return torch.cat([y, self.conv(x, cache)], 2)
 
-        def forward(self, x):
-            y, cache = self.conv(x, return_final_frames=True)
-            return torch.cat([y, self.conv(x, cache)], 2)
-
-    plan = plan_model(Twice(), torch.zeros(1, 8, 2, 6, 6), quick=True)
+    plan = plan_model(
+        made(twice, conv=nn.CausalConv3d(8, 8, 3, padding=(1, 1))), torch.zeros(1, 8, 2, 6, 6), quick=True
+    )
     assert sorted(row.plan.asked.initial_frames for row in plan.rows) == [0, 2]
     assert plan.flops.fraction == 1
