@@ -37,30 +37,26 @@ def test_imports(module):
     assert all(hasattr(found, name) for name in IMPORTED[module])
 
 
-@pytest.mark.parametrize("activation", [None, "silu", "swish"])
-@pytest.mark.parametrize("with_state", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 9])
+@pytest.mark.parametrize(
+    ("length", "with_state", "activation"), [(1, True, None), (2, False, "swish"), (9, True, "silu")]
+)
 def test_reference_of_rows(length, with_state, activation):
-    x, weight, bias = integers(2, 3, length), integers(3, 4, seed=1), integers(3, seed=2)
+    x, weight, bias, out = integers(2, 3, length), integers(3, 4, seed=1), integers(3, seed=2), torch.empty(2, 3, 3)
     state = integers(2, 3, 3, seed=3) if with_state else None
     expected, final = rows(x, weight, bias, state, activation)
-    out = torch.empty(2, 3, 3)
     found = of("causal_conv1d_interface", "causal_conv1d_ref")(x, weight, bias, state, True, out, activation)
     assert found[1] is out
     assert torch.equal(out, final)
     torch.testing.assert_close(found[0], expected.float())
 
 
-@pytest.mark.parametrize("ring", [False, True])
-@pytest.mark.parametrize("length", [1, 3])
-def test_reference_of_steps(length, ring):
-    x, weight, bias = integers(2, 3, length), integers(3, 4, seed=1), integers(3, seed=2)
-    begins = torch.tensor([5, 1], dtype=torch.int32) if ring else None
-    states = [integers(2, 3, 6, seed=3) for _ in range(2)]
-    found = of("causal_conv1d_interface", "causal_conv1d_update_ref")(x, states[0], weight, bias, "silu", begins)
-    expected, buffer = steps(x, states[1], weight, bias, "silu", begins)
+@pytest.mark.parametrize("begins", [None, torch.tensor([5, 1], dtype=torch.int32)])
+def test_reference_of_steps(begins):
+    x, weight, bias, state = integers(2, 3, 3), integers(3, 4, seed=1), integers(3, seed=2), integers(2, 3, 6, seed=3)
+    expected, buffer = steps(x, state, weight, bias, "silu", begins)
+    found = of("causal_conv1d_interface", "causal_conv1d_update_ref")(x, state, weight, bias, "silu", begins)
     torch.testing.assert_close(found, expected.float())
-    assert torch.equal(states[0], buffer)
+    assert torch.equal(state, buffer)
 
 
 @pytest.mark.parametrize("lengths", [[3, 1, 0, 7], [2], [0], []])

@@ -88,29 +88,26 @@ class SameSize(nn.Conv1d):
     """Padding in the method that torch's forward calls; the same padding again beside it would be another result."""
 
     def _conv_forward(self, x, weight, bias):
-        return super()._conv_forward(F.pad(x, (2, 0)), weight, bias)
+        return nn.Conv1d._conv_forward(self, F.pad(x, (2, 0)), weight, bias)
 
 
-class Both(nn.Conv1d):
-    def forward(self, x):
-        return super().forward(2 * x)
-
-    def _conv_forward(self, x, weight, bias):
-        return super()._conv_forward(x, weight - 1, bias)
-
-
-class Half(nn.Conv2d):
+def half(self, x):
     """One of its convolutions is in complex numbers, which stay in torch."""
-
-    def forward(self, x):
-        return super().forward(x) + F.conv2d(x.to(torch.complex64), self.weight.to(torch.complex64)).real
+    return nn.Conv2d.forward(self, x) + F.conv2d(x.to(torch.complex64), self.weight.to(torch.complex64)).real
 
 
-class ChannelsLast(nn.Conv2d):
+def channels_last(self, x):
     """Takes images with their channels behind, as timm's and ConvNeXt's layers do."""
+    return nn.Conv2d.forward(self, x.movedim(-1, 1)).movedim(1, -1)
 
-    def forward(self, x):
-        return super().forward(x.movedim(-1, 1)).movedim(1, -1)
+
+def both(self, x):
+    return nn.Conv1d.forward(self, 2 * x)
+
+
+def of_kind(base, forward, **methods):
+    """What makes a convolution with this forward."""
+    return lambda *args: type("Made", (base,), {"forward": forward, **methods})(*(args or (3, 4, 3)))
 
 
 class Tokens(nn.Conv1d):
@@ -161,10 +158,10 @@ TAKEN_WHOLE = {
     "pruned": (lambda: nn.Sequential(prune.l1_unstructured(nn.Conv2d(3, 4, 3), "weight", 0.5)), IMAGE, 1, True),
     "standardized": (lambda: Standardized(3, 4, 3), IMAGE, 1, True),
     "conv_forward": (lambda: SameSize(3, 4, 3), ROW, 1, True),
-    "both": (lambda: Both(3, 4, 3), ROW, 1, True),
-    "channels last": (lambda: ChannelsLast(3, 4, 3), (2, 6, 6, 3), 1, True),
+    "both": (of_kind(nn.Conv1d, both, _conv_forward=SameSize._conv_forward), ROW, 1, True),
+    "channels last": (of_kind(nn.Conv2d, channels_last), (2, 6, 6, 3), 1, True),
     "tokens": (lambda: Tokens(3, 4, 3), (2, 6, 3), 1, True),
-    "half": (lambda: Half(3, 4, 3), IMAGE, None, False),
+    "half": (of_kind(nn.Conv2d, half), IMAGE, None, False),
     **{name: (lambda make=make: make(Model().eval()), X.shape, 4, True) for name, make in GRAPHS.items()},
 }
 #: Those with a forward of their own.

@@ -19,20 +19,11 @@ def stepped(module):
     torch.optim.SGD([module.weight], lr=2.0, fused=True).step()
 
 
-def stored(module):
-    module.weight.untyped_storage().copy_((module.weight.detach() + 1).untyped_storage())
-
-
-def aliased(module):
-    array = module.weight.detach().numpy()
-    np.add(array, 1, out=array)
-
-
 CHANGES = {
     "SGD, fused": stepped,
     "data.mul_": lambda module: module.weight.data.mul_(2),
-    "NumPy": aliased,
-    "storage": stored,
+    "NumPy": lambda module: np.add(module.weight.detach().numpy(), 1, out=module.weight.detach().numpy()),
+    "storage": lambda module: module.weight.untyped_storage().copy_((module.weight.detach() + 1).untyped_storage()),
     "assign": lambda module: module.load_state_dict(
         {"weight": module.weight.detach() + 1, "bias": module.bias.detach() - 1}, assign=True
     ),

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 from gradchecks import assert_batches, assert_derivatives, assert_gradients, assert_tangents, several
-from layers import FUNCTIONS, LAYERS, of_mlp, of_y_norm, pair_of, randoms, short_conv, y_norm
+from layers import FUNCTIONS, LAYERS, of_mlp, of_y_norm, pair_of, randoms, y_norm
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_limit, assert_within_share
 from torch import func
@@ -205,17 +205,18 @@ def test_a_step_of_decoding_leaves_no_tangent_in_its_state(mode):
         assert forward_ad.unpack_dual(state).tangent is None
 
 
-# Two 1x1 convolutions.
-
-
-def test_layers_of_pixels_compile_and_count_flops():
-    given = of_mlp()
-    call = LAYERS["mlp, None"].ours
+@pytest.mark.cover(0, keep=["short conv, BCx"])
+@of_each
+def test_compiles_without_graph_breaks(name):
     torch._dynamo.reset()
-    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
-    assert_within_share([compiled(*given)], [call(*given)], FLOAT32_SUMS)
+    layer = LAYERS[name]
+    compiled = torch.compile(layer.ours, backend="aot_eager", fullgraph=True)
+    assert_within_share(several(compiled(*layer.given)), several(layer.ours(*layer.given)), FLOAT32_SUMS)
+
+
+def test_flops_of_layers_of_pixels():
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
-        torch.ops.nkiconv.pointwise_mlp(*given, None, None, "gelu", None, 1e-6, None)
+        torch.ops.nkiconv.pointwise_mlp(*of_mlp(), None, None, "gelu", None, 1e-6, None)
     assert counter.get_total_flops() == 2 * 2 * 12 * 12 * (5 + 7)
 
 
@@ -239,23 +240,8 @@ def test_norms_of_pixels_with_packed_filters_and_final_frames(mode):
 # Stages of LFM2 and of Conformers.
 
 
-def of_stage():
-    return [one.detach() for one in LAYERS["short conv, BCx"].given]
-
-
-@in_both
-def test_stages_compile_to_one_operator(mode):
-    given = of_stage()
-    compiled = torch.compile(lambda *given: pytorch.gated_short_conv(*given), fullgraph=True, backend="aot_eager")
-    assert_within_share([compiled(*given)], short_conv(*given)[:1], FLOAT32_SUMS)
-    x, w, bias, _ = given
-    with Seen() as seen:
-        pytorch.glu_conv1d(x[:, :8], w, bias)
-    assert [name for name in seen.names if name.startswith("nkiconv::")] == ["nkiconv::gated_conv1d"]
-
-
 def test_steps_of_stages_are_the_whole(simulate):
-    x, w, *_ = of_stage()
+    x, w, *_ = (one.detach() for one in LAYERS["short conv, BCx"].given)
     conv = torch.nn.Conv1d(4, 4, 3, padding=2, groups=4, bias=False)
     module = nn.GatedShortConv.from_module(conv)
     assert module.weight is conv.weight

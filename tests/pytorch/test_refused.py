@@ -31,16 +31,13 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
     ({"input": X.double(), "bias": None}, DtypeError, "weight.dtype=torch.float32: must be torch.float64 exactly when"),
     ({"input": X.long(), "weight": W.long()}, DtypeError, "input.dtype=torch.int64: .* kernels have no integer sums"),
     ({"input": X.to(torch.float8_e4m3fn)}, DtypeError, "input.dtype=torch.float8_e4m3fn: .* above 240"),
-    ({"bias": B.double()}, DtypeError, "bias.dtype=torch.float64"),
     ({"input": X.to_sparse()}, LayoutError, "input.layout=torch.sparse_coo: accepted is torch.strided"),
     ({"input": X.to(torch.complex64)}, DtypeError, "input.dtype=torch.complex64: complex tensors are not supported"),
     ({"input": NESTED([X[0], X[1, :, 1:]])}, LayoutError, "input: nested tensors are not supported; "),
     ({"input": X.numpy()}, DtypeError, "input: must be a torch.Tensor, not ndarray"),
     ({"input": X[0, 0]}, LayoutError, r"input.shape=\(9, 11\): must have 4 axes, \[N, C, H, W\]"),
     ({"weight": W[:, :5]}, GeometryError, r"weight.shape=\(4, 5, 3, 2\): has 5 input channels per group"),
-    ({"groups": 3}, GeometryError, "has 6 input channels per group, input has C=6 in groups=3"),
     ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
-    ({"dilation": True}, GeometryError, "dilation=True: must be an int"),
     ({"padding": ((1, 0), (1, 1))}, GeometryError, r"padding=\(\(1, 0\), \(1, 1\)\): pairs are conv3d's; pad input"),
     ({"input": X[0, :3]}, GeometryError, r"input.shape=\(3, 9, 11\) is read as \[C, H, W\] of one image, C=3; .* C=6"),
     ({"padding": "reflect"}, GeometryError, "padding='reflect': accepted are same, valid; use one, or ints"),
@@ -58,12 +55,8 @@ X2, W2 = integers(2, 6, 5, 4), integers(6, 4, 3, 2)
 refused(conv_transpose2d, {"input": X2, "weight": W2}, [
     ({"input": X2[0, 0]}, LayoutError, r"input.shape=.*: must have 4 axes"),
     ({"groups": 4}, GeometryError, "groups=4: must divide C=6 and K=16"),
-    ({"groups": "2"}, TypeError, "groups='2': must be an int"),
     ({"output_padding": 2, "stride": 2}, GeometryError, r"output_padding=\(2, 2\): must be below stride=\(2, 2\)"),
-    *(
-        ({name: X}, ValueError, rf"{name}=Tensor \(2, 6, 9, 11\) torch.float32: ")
-        for name in ("stride", "padding", "output_padding", "dilation", "groups", "activation")
-    ),
+    ({"output_padding": X}, ValueError, r"output_padding=Tensor \(2, 6, 9, 11\) torch.float32: "),
 ])  # fmt: skip
 refused(pytorch.depthwise_conv1d, {"input": torch.zeros(2, 6, 9)}, [
     ({"weight": torch.zeros(12, 1, 4)}, GeometryError,
