@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .block_axes import BlockAxis, Part, home_element
@@ -60,6 +61,16 @@ class Sweep:
     outputs: tuple[tuple[int, int, int], ...]
     products: tuple[Place, ...]
     size: int
+
+    @cached_property
+    def outputs_along(self) -> list[tuple[int, ...]]:
+        """The distinct numbers of its outputs along each axis."""
+        return [tuple(dict.fromkeys(along)) for along in zip(*self.outputs, strict=True)]
+
+    @cached_property
+    def elements_along(self) -> list[tuple[int, ...]]:
+        """The distinct elements that its products read along each axis."""
+        return [tuple(dict.fromkeys(place.e[axis] for place in self.products)) for axis in range(3)]
 
 
 def home_first(
@@ -178,8 +189,8 @@ def banks_of(schedule: Schedule, lanes: Lanes, k0: int = 0) -> Iterator[Bank]:
         return
     counts = [max(lane[axis].bn for lane in lanes) for axis in range(3)]
     whole = tuple((0, count) for count in counts)
-    every = [blocks_in(sweep, lane, whole) for sweep in schedule.sweeps for lane in lanes]
-    most = [max(own[axis][1] for own in every) for axis in range(3)]
+    every = [[blocks_in(sweep, lane, whole) for lane in lanes] for sweep in schedule.sweeps]
+    most = [max(one[axis][1] for own in every for one in own) for axis in range(3)]
     if schedule.shift is not None:
         most[2] = max(count for _, _, _, count in schedule.shift.tiles)
     rows = max(1, BANK_COLUMNS // most[2])
@@ -188,21 +199,19 @@ def banks_of(schedule: Schedule, lanes: Lanes, k0: int = 0) -> Iterator[Bank]:
     if schedule.shift is not None:
         cuts[2] = [(low, count) for _, _, low, count in schedule.shift.tiles]
     for blocks in itertools.product(*cuts):
-        own = [at for at, sweep in enumerate(schedule.sweeps) if any(_meets(sweep, lane, blocks) for lane in lanes)]
+        if blocks != whole:
+            every = [[blocks_in(sweep, lane, blocks) for lane in lanes] for sweep in schedule.sweeps]
+        own = [at for at, met in enumerate(every) if any(size_of(one) > 0 for one in met)]
         for at in own:
             yield Bank(at, blocks, at == own[-1] and (schedule.shift is None or blocks[2] == cuts[2][-1]))
 
 
-def _meets(sweep: Sweep, lane: Any, blocks: Along) -> bool:
-    return size_of(blocks_in(sweep, lane, blocks)) > 0
-
-
 def blocks_in(sweep: Sweep, lane: Any, blocks: Along) -> Along:
     """The blocks, counted from a lane's first, that hold any output of a sweep; counted from block 0."""
-    return tuple(_blocks_in(lane[axis], {one[axis] for one in sweep.outputs}, blocks[axis]) for axis in range(3))
+    return tuple(map(_blocks_in, lane, sweep.outputs_along, blocks))
 
 
-def _blocks_in(part: Part, outputs: set[int], blocks: tuple[int, int]) -> tuple[int, int]:
+def _blocks_in(part: Part, outputs: tuple[int, ...], blocks: tuple[int, int]) -> tuple[int, int]:
     first = part.b0 + blocks[0]
     end = min(first + blocks[1], part.b0 + part.bn)
     own = [part.blocks_of(f) for f in outputs]
@@ -212,8 +221,8 @@ def _blocks_in(part: Part, outputs: set[int], blocks: tuple[int, int]) -> tuple[
 
 def blocks_met(sweep: Sweep, lane: tuple[Part, ...], blocks: Along) -> list[int]:
     """For each product of a sweep, how many of the blocks, counted from block 0, have its element in x."""
-    elements = [{place.e[axis] for place in sweep.products} for axis in range(len(lane))]
-    met = [{e: part.valid_range(e, own)[2] for e in es} for part, es, own in zip(lane, elements, blocks, strict=True)]
+    of_axes = zip(lane, sweep.elements_along, blocks, strict=True)
+    met = [{e: part.valid_range(e, own)[2] for e in elements} for part, elements, own in of_axes]
     return [math.prod(map(dict.__getitem__, met, place.e)) for place in sweep.products]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 
 from .cuts import places_inside, window_of
 from .geometry import Axis, Geometry, is_evenly_apart, num_taps, valid_range, windows_of_outputs
@@ -386,14 +386,8 @@ def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:
 
 def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Runs with equal neighbours merged."""
-    found: list[Run] = []
-    for one in runs:
-        last = found[-1] if found else None
-        if last and (last.extent, last.low, last.high) == (one.extent, one.low, one.high):
-            found[-1] = replace(last, count=last.count + one.count)
-        else:
-            found.append(one)
-    return tuple(found)
+    alike = [list(some) for _, some in groupby(runs, key=lambda one: (one.extent, one.low, one.high))]
+    return tuple(replace(some[0], count=sum(one.count for one in some)) for some in alike)
 
 
 def planes_of(axis: Axis) -> tuple[Part, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
+from typing import Any
 
 from .cuts import OutTile, k_tiles_of
 from .device_loops import Register, register_of
@@ -55,6 +57,9 @@ PRODUCTS_OF_FP32, PAIRS_MAX, STAGE_PART_BYTES, STAGE_BYTES = 3, 3, 4096, 16_384
 #: For winograd: bytes a partition of frames that are added together, if more than a row; the fewest tiles of frames of
 #: a K tile; banks of PSUM whose sums are evacuated together, in parts.
 FRAMES_PART_BYTES, TILES_MIN, SUMS_BANKS = 8192, 2, 6
+
+#: Sizes of an output tile, and its place without that of its planes.
+IN_PLANE = attrgetter("zn", "p0", "pn", "q0", "qn", "dn", "h0", "hn", "w0", "wn")
 
 
 @dataclass(frozen=True)
@@ -113,10 +118,11 @@ class Schedule:
         return tuple(map(k_tiles_of, self.batches))
 
     @cached_property
-    def kinds(self) -> list[tuple[int, OutTile]]:
-        """Of each item the group, and the output tile without the place of its planes: equal ones need the same room
-        and work."""
-        return [(one.batch, replace(one.out_tile, z0=0, d0=0)) for one in self.items]
+    def kinds(self) -> list[Item]:
+        """For each item the first that needs the same room and work: output tiles of a group that differ in the place
+        of their planes alone."""
+        first: dict[Any, Item] = {}
+        return [first.setdefault((one.batch, *IN_PLANE(one.out_tile)), one) for one in self.items]
 
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of an item's x."""
@@ -149,7 +155,7 @@ class Schedule:
     def sbuf_bytes(self) -> int:
         """Upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
-        every = dict(zip(self.kinds, self.items, strict=True)).values()
+        every = {id(one): one for one in self.kinds}.values()
         sizes = [(one.out_tile, self.x_bytes(one)) for one in every]
         x_bytes = max(num_bytes for _, num_bytes in sizes)
         row_bytes = max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in sizes)

@@ -40,11 +40,11 @@ from .weight_stationary_bound import Bound, filters_moved_ns
 TILE_BYTES = ("x_bytes", "y_bytes")
 #: Minimum ratio of a schedule's time to the bound of its sizes before it is built.
 SURE = 1.1
-#: Ratio of the Tensor Engine's time to the least bound above which other sizes of output tiles are not tried.
+#: Ratio of a bound to the least one above which other sizes of output tiles are not tried.
 NEAR = 1.15
-#: Rows of y on a partition that are tried; the number of candidates that are built; sizes of M packing that are
-#: bounded, by least work of the Tensor Engine.
-V_TRIED, BUILT, SIZES = (1, 2, 4), 24, 8
+#: Rows of y on a partition that are tried, more than one with at most FEW outputs of a block; the number of candidates
+#: that are built; sizes of M packing that are bounded, by least work of the Tensor Engine.
+V_TRIED, FEW, BUILT, SIZES = (1, 2, 4), 8, 24, 8
 #: Bytes a partition of an output tile's results that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: The number of phases above which only one Schedule is built, of 3 to 12.
@@ -84,12 +84,12 @@ def candidates(
         return []
     found: list[tuple[float, Any]] = []
     known: dict[Config, list[Schedule]] = {}
-    best_ns, skipped = math.inf, set()
+    best_ns, least_ns = math.inf, dict[Config, float]()
     for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
         if len(found) >= BUILT or SURE * bound_ns > best_ns:
             break
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
-        if sums in skipped or family.unsupported_reason(geometry, options, one.pairs):
+        if least_ns.get(sums, 0.0) > NEAR * best_ns or family.unsupported_reason(geometry, options, one.pairs):
             continue
         schedule, reason = family.planned(geometry, options, one)
         if reason or schedule in known.setdefault(sums, []):
@@ -97,10 +97,11 @@ def candidates(
         known[sums].append(schedule)
         bound = Bound(target, geometry, options, schedule)
         if bound.array_ns > NEAR * best_ns:
-            skipped.add(sums)
+            least_ns[sums] = bound.array_ns
             continue
-        found.append((bound.ns(), completed(bound, one, given)))
-        best_ns = min(best_ns, found[-1][0])
+        least_ns[sums] = ns = bound.ns()
+        found.append((ns, completed(bound, one, given)))
+        best_ns = min(best_ns, ns)
     return sorted(found, key=lambda each: each[0])
 
 
@@ -176,33 +177,30 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
 
 
 def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
-    """All sizes that fit the partitions."""
+    """Sizes that fit the partitions."""
     rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
     # fewer columns of taps a group, with the same number of groups, only leave partitions idle
     shifts = [D for D in dict.fromkeys(div_ceil(taps, groups) for groups in range(1, taps + 1)) if D <= most]
     for U in outputs_tried(geometry):
-        for V in (V for V in V_TRIED if V == 1 or U * V <= rows.out):
-            span = U * V * rows.stride
-            window = window_of(rows, U * V)
+        for V in (V for V in V_TRIED if V == 1 or (U <= FEW and U * V <= rows.out)):
+            span, window = U * V * rows.stride, window_of(rows, U * V)
             tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
             for D in shifts:
                 for B in tiling:
                     if B * D <= most:
                         yield B, D, U, V, B
-                        if window <= B < span:
-                            yield B, D, U, V, span
-                        if D == 1 < B:
+                        if D == 1 < B and U <= FEW:
                             yield B, D, U, V, 1
                 if window * D <= most and window not in tiling:
                     yield window, D, U, V, span
 
 
 def outputs_tried(geometry: Geometry) -> Iterator[int]:
-    """Outputs of a block: up to 8, multiples of 8, and the most for each number of M tiles."""
+    """Outputs of a block: up to FEW, multiples of it, and the most for each number of M tiles."""
     most = min(P_MAX, geometry.rows.out + geometry.rows.size)
     m_tiles = [div_ceil(geometry.K, P_MAX // U) for U in range(1, most + 1)]
     for U in range(1, most + 1):
-        if U == most or U <= 8 or U % 8 == 0 or m_tiles[U - 1] < m_tiles[U]:
+        if U == most or U <= FEW or U % FEW == 0 or m_tiles[U - 1] < m_tiles[U]:
             yield U
 
 
@@ -226,13 +224,13 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
     if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
         yield 0.0, PhasesSettings.read(config, geometry)
         return
-    for way, shard in itertools.product(ways(geometry), SHARDS if geometry.K > 1 else ("outputs",)):
+    shards = SHARDS if geometry.K > 1 else ("outputs",)
+    for y_bytes, way, shard in itertools.product(Y_SIZES, list(ways(geometry)), shards):
         channels = min(P_MAX // way["segments"], geometry.K)
         if shard == "channels":
             channels = min(channels, div_ceil(geometry.K, PARTS))
         own = {**way, "shard": shard, "channels": channels}
-        for y_bytes in Y_SIZES:
-            yield 0.0, PhasesSettings.read(config, geometry, **own, y_bytes=y_bytes)
+        yield 0.0, PhasesSettings.read(config, geometry, **own, y_bytes=y_bytes)
 
 
 def ways(geometry: Geometry) -> Iterator[dict[str, Any]]:
