@@ -15,9 +15,6 @@ from nkiconv import ConvProblem, UnsupportedError, cases, simulate
 from nkiconv.kernels.floors import copy_floor, launch_floor
 from nkiconv.planner import child, clock, parts
 from nkiconv.planner import estimate as estimates
-from nkiconv.planner.cost import rows
-from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.entry import estimated
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.floors import TILE_BYTES, floors
@@ -25,7 +22,6 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate
 from nkiconv.planner.request import Asked, Request
-from nkiconv.schedules.depthwise_algorithms import ALGORITHMS, unsupported_reason
 from nkiconv.schedules.geometry import Axis
 from nkiconv.schedules.settings import WARM_UP_MAX
 from nkiconv.simulator import execute
@@ -227,53 +223,6 @@ def test_the_dilation_of_one_tap_is_none():
     dilated = problem.replace(rhs_dilation=(1, 2))
     assert first_ranked(dilated) == first_ranked(problem)
     assert modelled_us(dilated, "mixed", None) == modelled_us(problem, "mixed", None)
-
-
-NAMED = ("nkl_fs_asr", "kda_bf16", "odd_c", "short", "nkl_n1_c256_w129_s128")
-#: What four of five named cases are within; of banded pieces wait for each other, which its bound has less of.
-CLOSE = {"mixed": 0.15, "vector": 0.15, "banded": 0.25}
-
-
-def shape_of(problem):
-    return Shape(geometry_of(problem), options_of(problem, Asked()), Rates())
-
-
-def bound_us(shape, algorithm, config):
-    """What a bound says."""
-    plan = rows.ALGORITHMS[algorithm].completed(shape, config)
-    return ALGORITHMS[algorithm].bound_ns(shape.geometry, shape.options, plan, shape.target) / 1e3
-
-
-def tries(problems, algorithm, seed):
-    """(problem, config) of the settings that a search starts from and of two that it would try beside them."""
-    rng = random.Random(seed)
-    for problem in problems:
-        shape, family = shape_of(problem), rows.ALGORITHMS[algorithm]
-        if problem.S > 64 and algorithm != "banded":
-            continue
-        configs = [config for config in family.configs(shape, False)[:1] if config]
-        for config in configs:
-            near = family.near(shape, config)
-            for one in (family.complete(shape, one) for one in (config, *rng.sample(near, min(2, len(near))))):
-                if not unsupported_reason(algorithm, shape.geometry, shape.options, one):
-                    yield problem, one
-
-
-def errors(problems, algorithm, seed=0):
-    """Bounds over modelled times, less 1, in order of size."""
-    found = []
-    for problem, config in tries(problems, algorithm, seed):
-        found.append(bound_us(shape_of(problem), algorithm, config) / modelled_us(problem, algorithm, config) - 1)
-    return sorted(abs(one) for one in found)
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("algorithm", ["mixed", "vector", "banded"])
-def test_named_cases(algorithm):
-    found = errors([cases.get(name).problem for name in NAMED], algorithm)
-    assert len(found) >= 8
-    assert found[int(0.8 * len(found))] <= CLOSE[algorithm], found
-    assert found[-1] <= 0.4, found
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

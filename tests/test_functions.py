@@ -38,7 +38,7 @@ SHAPES = {
 FILTERS = {3: ("KCS", "SCK", "KSC"), 4: tuple(FILTER_LAYOUTS), 5: tuple(VOLUME_FILTER_LAYOUTS)}
 IMAGES = {3: ("NCW", "NWC"), 4: LAYOUTS, 5: VOLUME_LAYOUTS}
 FEW = {"dilation": 2, "groups": 2}
-# of each function: arguments, torch's padding of x: (left, right, top, bottom, front, back), none of transposed ones
+# of each function: arguments, torch's padding of x: (left, right, top, bottom, front, back)
 CALLS = {
     "conv1d": [
         (FEW | {"padding": (3, 1)}, (3, 1)), (FEW | {"padding": "causal"}, (8, 0)), (FEW | {"padding": "same"}, (4, 4)),
@@ -67,10 +67,6 @@ CALLS = {
         ({"algorithm": "banded", "config": (("block", 8), ("shard", "batch"))}, ()),
     ],
     "depthwise_conv2d": [({"stride": (2, 1), "padding": 1, "dilation": (1, 2)}, (1, 1, 1, 1))],
-    **{f"conv_transpose{rank}d": [
-        ({}, ()), ({"stride": 2}, ()), ({"stride": 3, "padding": 1, "output_padding": 2}, ()),
-        ({"stride": 2, "groups": 2}, ()), ({"stride": 2, "dilation": 3, "padding": 2}, ()),
-    ] for rank in (1, 2, 3)},
 }  # fmt: skip
 ROWS = [(name, *row, 1 + i % 2) for name, rows in CALLS.items() for i, row in enumerate(rows)]
 NUMBERS = ("stride", "dilation", "groups")
@@ -112,8 +108,8 @@ def test_equals_torch(name, more, pad, lnc, request):
     if (name[-2:], lnc) == ("3d", 1):
         request.getfixturevalue("plainly")
     x, w, bias = arrays(name, more.get("groups", 1))
-    kept = (*NUMBERS, "padding", "output_padding") if "transpose" in name else (*NUMBERS, "lhs_dilation")
-    wanted = torchs(name, x, w, bias, **{one: more[one] for one in kept if one in more}, pad=pad)
+    numbers = {one: more[one] for one in (*NUMBERS, "lhs_dilation") if one in more}
+    wanted = torchs(name, x, w, bias, **numbers, pad=pad)
     np.testing.assert_array_equal(getattr(nkiconv, name)(x, w, bias=bias, lnc=lnc, **more), wanted)
 
 

@@ -16,9 +16,7 @@ from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, search, timekeeper
 from nkiconv.planner.candidates import Candidate, field_of
 from nkiconv.planner.estimate import chosen, estimate
-from nkiconv.planner.parts import Reduction
 from nkiconv.planner.robust import percent_of
-from nkiconv.planner.timekeeper import Parts
 from nkiconv.planner.timing import trace
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.cli import app
@@ -31,11 +29,6 @@ SMALL = ConvProblem(N=1, C=130, W=300, S=5, groups=130, padding=((0, 0), (4, 0))
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "cache"))
-
-
-def keeper_of(wanted):
-    """What times candidates of a quick search."""
-    return timekeeper.Timekeeper(wanted, candidates.field_of(wanted, Rates()), False, lambda *_: None)
 
 
 def fresh(problem, lnc=2, **more):
@@ -71,29 +64,6 @@ def test_the_plan_is_the_fastest_of_its_alternatives(name):
     assert (first.algorithm, first.config, first.us) == (found.algorithm, found.config, found.phase0_us)
     assert found.phase0_us <= min(one.us for one in found.alternatives if not one.at_least) * search.NEAR_PHASE0
     assert {one.algorithm for one in (*found.alternatives, *found.rejected)} == set(ALGORITHMS)
-
-
-LINES = {
-    "banded": ConvProblem(N=1, C=1024, W=1024, S=200, groups=1024),  # with S=128 a throttle window is on edge
-    "vector": cases.get("nkl_n1_c1024_w1024_s128").problem,
-    "dot": ConvProblem(N=1, C=4096, W=515, S=512, groups=4096),
-}
-
-
-@pytest.mark.cover(0, keep=["banded"])
-@pytest.mark.parametrize("algorithm", LINES)
-def test_extrapolated_times_are_close(algorithm):
-    problem = LINES[algorithm]
-    wanted = Request(problem=problem, algorithms=(algorithm,))
-    one = keeper_of(wanted)
-    accepted, _ = one.field.start(wide=False)
-    groups, units = Reduction(problem, "groups", 1.0, "groups"), problem.C // 4
-    pair = one._pair(accepted[0], groups, units, timekeeper.SLICE_INSTRUCTIONS)
-    estimate = one._extrapolated(accepted[0], Parts(groups, units, steady=True), *pair)
-    one.best_us = float("inf")
-    whole = one.whole(accepted[0])
-    assert estimate.us == pytest.approx(whole.us, rel=0.05)
-    assert estimate.instructions == pytest.approx(whole.instructions, rel=0.02)
 
 
 def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():

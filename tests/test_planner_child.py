@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import shell
 
 from nkiconv import cases
 from nkiconv.errors import FileFormatError, NkiconvError, PlanningError, UnsupportedError
@@ -144,26 +143,3 @@ def alive(pid):
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-@pytest.mark.slow
-def test_commands_say_the_same_under_an_nki_that_they_know_nothing_of(plans, tmp_path):
-    """But for seconds, and whether a plan was kept."""
-    tests = Path(__file__).parent
-    words = "plan", "--C", "16", "--W", "64", "--S", "3", "--json"
-    there = subprocess.run(
-        [sys.executable, "-m", "nkiconv", *words],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, [tests.parent, tests / "standins" / "blind"])),
-            "NKICONV_NKI": "aws",
-            "NKICONV_CACHE": str(tmp_path / "aws"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    here = shell.run(*words)
-    assert (there.returncode, there.stderr) == (here.exit_code, here.stderr)
-    lines = [[line for line in one.stdout.splitlines() if "seconds" not in line] for one in (there, here)]
-    assert lines[0] == lines[1] != []

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from pairs import run
 
-from nkiconv import simulator
 from nkiconv.simulator import CapacityWarning, NkiError, execute, simulate
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -132,10 +131,6 @@ def test_addresses_may_be_reused_after_the_last_touch():
         execute(lambda: placed(True), (), overflow=True)
 
 
-FLOATING = ("float32", "bfloat16", "float8_e4m3")
-INTEGERS = ("int8", "uint16", "int32")
-
-
 def half(dtype="float32", buffer=nl.sbuf):
     out, tile = nl.ndarray((4, 8), dtype, nl.shared_hbm), nl.ndarray((4, 8), dtype, buffer)
     nisa.memset(tile[:, 0:4], 1)
@@ -143,22 +138,16 @@ def half(dtype="float32", buffer=nl.sbuf):
     return out
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-def test_floats_are_nan(dtype):
-    found = np.asarray(simulator.simulate(half, sentinels=True)(dtype), np.float32)
-    assert (found[:, :4] == 1).all()
-    assert np.isnan(found[:, 4:]).all()
+#: What AWS's simulator has where nobody wrote.
+SENTINELS = {"float32": np.nan, "bfloat16": np.nan, "float8_e4m3": np.nan, "int8": 4, "uint16": 4, "int32": 4}
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_are_four(dtype):
-    found = simulator.simulate(half, sentinels=True)(dtype)
-    assert found.tolist() == [[1] * 4 + [4] * 4] * 4
-
-
-def test_without_sentinels_the_read_is_refused():
+@pytest.mark.parametrize("dtype", SENTINELS)
+def test_floats_are_nan_and_integers_four(dtype):
+    found = np.asarray(simulate(half, sentinels=True)(dtype), np.float32)
+    np.testing.assert_array_equal(found, [[1] * 4 + [SENTINELS[dtype]] * 4] * 4)
     with pytest.raises(NkiError, match=r"NKI016: dma_copy: element \(0, 4\)"):
-        simulator.simulate(half)()
+        simulate(half)(dtype)
 
 
 def test_results_may_be_unwritten_too():
@@ -168,9 +157,8 @@ def test_results_may_be_unwritten_too():
         return out
 
     with pytest.raises(NkiError, match="NKI023"):
-        simulator.simulate(kernel)()
-    found = simulator.simulate(kernel, sentinels=True)()
-    np.testing.assert_array_equal(found, [[1] * 4, [np.nan] * 4])
+        simulate(kernel)()
+    np.testing.assert_array_equal(simulate(kernel, sentinels=True)(), [[1] * 4, [np.nan] * 4])
 
 
 def test_scrap_of_an_instruction_is_a_sentinel_again():
@@ -186,4 +174,4 @@ def test_scrap_of_an_instruction_is_a_sentinel_again():
         nisa.dma_copy(out, scrap)
         return out
 
-    assert np.isnan(simulator.simulate(kernel, sentinels=True)()).all()
+    assert np.isnan(simulate(kernel, sentinels=True)()).all()
