@@ -29,26 +29,20 @@ FUNCTIONS = {
 }
 
 
-def test_names_have_docstrings():
-    """A dataclass's own repeats its fields: it says what the class is."""
+def test_names_say_what_they_are_and_functions_what_they_return_and_raise():
+    """A dataclass's own docstring repeats its fields: it says what the class is. Methods have one too."""
     for name, one in NAMES.items():
         text = one.__doc__ if inspect.ismodule(one) else vars(one).get("__doc__", getattr(one, "__doc__", None))
         assert text, f"say what {name} is"
         assert not text.startswith(f"{one.__name__}("), f"say what {name} is"
-
-
-def test_functions_say_what_they_return_and_raise():
+        parts = vars(one).values() if inspect.isclass(one) else ()
+        parts = [getattr(part, "fget", getattr(part, "__func__", part)) for part in parts]
+        methods = [part for part in parts if inspect.isfunction(part) and not part.__name__.startswith("_")]
+        assert [part.__qualname__ for part in methods if not part.__doc__] == []
     for name, function in FUNCTIONS.items():
         lines = inspect.getdoc(function).splitlines()
         for heading in ("Returns:", "Raises:"):
             assert any(line.startswith(heading) for line in lines), f"{name}: say it in a paragraph after {heading}"
-
-
-def test_methods_have_docstrings():
-    for one in filter(inspect.isclass, NAMES.values()):
-        found = {name: getattr(part, "fget", getattr(part, "__func__", part)) for name, part in vars(one).items()}
-        functions = [part for name, part in found.items() if inspect.isfunction(part) and not name.startswith("_")]
-        assert [part.__qualname__ for part in functions if not part.__doc__] == []
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The README and the pages in docs/ are true: their Python runs, their commands exist, their links lead somewhere, and
 their generated tables are what the code says."""
 
-import dataclasses
 import functools
 import re
 import shlex
@@ -17,7 +16,6 @@ from shell import run
 from typer.main import get_command
 
 import nkiconv
-from nkiconv import cases
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.tools.suites import chains, suite
 from nkiconv.tools.tables import chains as pages
@@ -207,19 +205,6 @@ def test_the_figures_of_the_choice_are_those_of_its_page():
         assert sentence in " ".join(TEXT.split())
 
 
-@pytest.mark.slow
-@pytest.mark.simulator_only
-@pytest.mark.usefixtures("plans")
-def test_figures_of_packed_filters_and_of_nhwc_are_those_of_plans():
-    """On a sample: the range of NHWC is that of the named cases that it lists."""
-    problem = cases.get("rn50_c5").problem
-    plain, packed = (nkiconv.plan(problem, packed=packed).phase0_us for packed in (False, True))
-    assert f"(rn50_c5: {packed:.1f} us instead of {plain:.1f}, modelled" in WORDS
-    least, most = re.search(r"([\d.]+) to ([\d.]+) times as long in NHWC as in NCHW", WORDS).groups()
-    nhwc = nkiconv.plan(dataclasses.replace(problem, layout="NHWC")).phase0_us
-    assert float(least) <= nhwc / plain <= float(most)
-
-
 @pytest.mark.simulator_only
 def test_the_table_beside_awss_kernel_is_the_csv():
     rows = suite.read(ROOT / "profiles" / "depthwise_against_nki_library.csv")
@@ -302,13 +287,6 @@ def test_each_chain_has_its_measured_row():
     measured = {name for name in every if not name.startswith(("convnext", "bottleneck", "evo2"))}
     measured -= {name for name in measured if name.endswith("_residual")}
     assert measured <= chains.h200().keys()
-
-
-def test_a_pass_takes_the_time_of_its_bytes():
-    once, twice = (chains.passed("copy", 2**22, reads).us for reads in (1, 2))
-    assert twice == pytest.approx(1.5 * once)
-    bytes_ns = 2 * 2**22 * 2 / 716
-    assert bytes_ns < 1000 * once < 1.3 * bytes_ns
 
 
 def test_the_page_is_the_csv():

@@ -240,16 +240,6 @@ def test_a_script_runs_as_a_program(script):
     assert done.stdout == f"['--races', '7'] numpy 64.0 {script}\n"
 
 
-def test_torch_tensors_are_taken(script, capsys):
-    pytest.importorskip("torch")
-    (script.parent / "beside.py").write_text("from torch import ones\n")
-    sys.modules.pop("beside", None)
-    assert main([str(script)]) == 0
-    sys.modules.pop("beside", None)
-    assert capsys.readouterr().out == f"[] torch 64.0 {script}\n"
-    assert "nki" not in sys.modules
-
-
 @pytest.mark.parametrize("given", [[], ["--nki", "0.6"]])
 def test_kernels_of_nki_06(tmp_path, given, capsys):
     path = tmp_path / "ranged.py"

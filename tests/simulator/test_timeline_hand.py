@@ -278,17 +278,6 @@ def test_tensors_at_overlapping_addresses_share_their_memory(second, waits):
     assert line.start[2] == (pytest.approx(line.visible[1] + 38) if waits else 0)
 
 
-def test_registers_take_what_a_load_from_hbm_takes():
-    def body():
-        register = nisa.register_alloc(0)
-        nisa.register_load(register, nl.ndarray((1,), nl.int32, HBM))
-        nisa.register_move(register, 3)
-
-    line = timed(body)
-    assert line.start == [0.0, 650.0]
-    assert line.visible == [650.0, 718.0]
-
-
 @pytest.mark.parametrize(("options", "words"), [
     ({"order": "random"}, "order='random': must be one of program, lookahead"),
     ({"phase": 1.0}, r"phase=1\.0: must be at least 0 and below 1"),

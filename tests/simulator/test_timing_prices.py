@@ -443,6 +443,7 @@ def test_sendrecv_takes_a_seam_and_354_ns_for_4_kib_and_dma_rate_beyond(kib):
     (lambda: nisa.rand_set_state(tile(6, U32)), 126.9 + 6 * 1.667),
     (lambda: nisa.rand_get_state(tile(6, U32)), 126.9 + 6 * 1.667),
     (lambda: nisa.set_rng_seed(tile(1, U32, rows=1)), 60 + 1.042),
+    (lambda: nisa.register_load(nisa.register_alloc(0), nl.ndarray((1,), I32, HBM)), 650),
 ])  # fmt: skip
 def test_issue_of_what_has_one_size(call, issue):
     assert price_of(call).issue_ns == near(issue, 0.01)
