@@ -367,8 +367,6 @@ LACKING = [
     ("trn1", {"product": "trn1.2xlarge"}, ["trn1.2xlarge: is not a trn2 instance"]),
     ("other degree", {"NEURON_LOGICAL_NC_CONFIG": "1"},
      ["NEURON_LOGICAL_NC_CONFIG is 1; --lnc in NEURON_CC_FLAGS is unset; the launch's LNC degree is 2: these"]),
-    ("other flags", {"NEURON_CC_FLAGS": "--lnc=1"},
-     ["NEURON_LOGICAL_NC_CONFIG is unset, taken for 2; --lnc in NEURON_CC_FLAGS is 1; the launch's LNC degree is 2"]),
     ("two", {"device": False, "nki": "missing"}, ["nki: is missing", "/dev/neuron0: there is no"]),
 ]  # fmt: skip
 

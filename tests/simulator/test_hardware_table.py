@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nkiconv.simulator import constants, timeline, timing
 from nkiconv.simulator import hardware as hw
+from nkiconv.simulator import timeline, timing
 from nkiconv.simulator.constants import (
     SHIPPED,
     VARIABLE,
@@ -21,26 +21,11 @@ from nkiconv.simulator.constants import (
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.simulator.timing import Rates, UnknownConstantError
 
-TABLE = Path(constants.__file__).with_name("trn2.toml")
-STANDINGS = {"documented", "measured", "traced", "inferred"}
 
-
-def raw_rows():
-    with TABLE.open("rb") as file:
-        sections = constants.tomllib.load(file)
-    return [(f"{section}.{key}", row) for section, rows in sections.items() for key, row in rows.items()]
-
-
-def test_rows_say_what_they_are_and_where_they_come_from():
-    for name, row in raw_rows():
-        assert set(row) - {"low", "high"} == {"value", "unit", "source", "standing"}, name
-        assert row["standing"] in STANDINGS, name
-        assert row["unit"].strip(), name
-        assert row["source"].strip(), name
-        assert type(row["value"]) in (int, float), name
-        assert ("low" in row) == ("high" in row), f"{name}: a range has two ends"
-        if row["standing"] == "inferred":
-            assert row["low"] < row["high"], f"{name}: what nobody has measured has a range to try"
+def test_rows_say_where_they_come_from_and_a_range_to_try_of_what_nobody_has_measured():
+    for one in SHIPPED.values():
+        assert min(len(one.unit.strip()), len(one.source.strip())) > 0, one.name
+        assert one.standing != "inferred" or one.low < one.high, one.name
 
 
 @pytest.mark.parametrize(("row", "words"), [
