@@ -11,7 +11,6 @@ import pytest
 from nkiconv.simulator import NkiError, RaceWarning, execute, jit
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.rendezvous import Rendezvous
 
 F32 = nl.float32
 
@@ -268,12 +267,3 @@ def test_without_a_race_nothing_changes():
     np.testing.assert_array_equal(found.outputs, plain.outputs)
     for one, other in zip(found.programs, plain.programs, strict=True):
         assert [(i.op, i.line) for i in one.instructions] == [(i.op, i.line) for i in other.instructions]
-
-
-@pytest.mark.parametrize(("lnc", "trace_only"), [(1, False), (1, True), (2, True)])
-def test_one_core_and_traces_take_no_turns(monkeypatch, lnc, trace_only):
-    monkeypatch.setattr(Rendezvous, "step", lambda *_arguments: pytest.fail("a turn is taken"))
-    found = execute(jit(fills_after_a_clear)[lnc], (), races=True, trace_only=trace_only)
-    assert len(found.programs) == lnc
-    with pytest.raises(pytest.fail.Exception, match="a turn is taken"):
-        launch(fills_after_a_clear, races=True)

@@ -135,12 +135,6 @@ def test_loops_that_depend_on_the_iteration_around_them_are_recorded_whole(monke
     assert recorded + sum(repeat.skipped for repeat in program.repeats) == sum(range(1, 20))
 
 
-#: Calls that come first, to fill caches and Python's lists of free objects, and rounds of calls after them.
-WARM, ROUNDS = 100, 3
-#: Bytes that a call of a round may leave on average, far less than one object (16).
-LEFT_BYTES = 1
-
-
 @simulator.jit
 def loops(x):
     """Registers, a device loop, PSUM, and a view at run time."""
@@ -153,26 +147,18 @@ def loops(x):
     return out
 
 
-def rounds(call, calls):
-    """Bytes that are held more after a round of calls than before it, for each round."""
-    held = []
-    tracemalloc.start()  # before the first call: what it does not see made, it does not see replaced
-    try:
-        for _ in range(WARM):
-            call()
-        for _ in range(ROUNDS + 1):
-            gc.collect()
-            held.append(tracemalloc.get_traced_memory()[0])
-            for _ in range(calls):
-                call()
-    finally:
-        tracemalloc.stop()
-    return [after - before for before, after in itertools.pairwise(held)]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer, such as coverage, keeps memory of its own")
-def test_hundreds_of_calls():
-    """What calls keep grows in every round; what else the process does grows in some."""
-    x = np.ones((4, 64), np.float32)
-    assert min(rounds(lambda: simulator.simulate(loops)(x), 250)) < LEFT_BYTES * 250
+def test_hundreds_of_calls_leave_nothing():
+    """What calls keep grows in every round, by more than a byte a call; what else the process does grows in some."""
+    x, held = np.ones((4, 64), np.float32), []
+    tracemalloc.start()  # before the first call: what it does not see made, it does not see replaced
+    try:
+        for calls in (100, 250, 250, 250):
+            for _ in range(calls):
+                simulator.simulate(loops)(x)
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert min(after - before for before, after in itertools.pairwise(held)) < 250
