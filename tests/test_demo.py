@@ -64,6 +64,13 @@ class FailedReport:
         return {}
 
 
+def test_out_must_be_a_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "UnsupportedError: --out=" in result.stderr
+
+
 def test_missing_matplotlib_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)

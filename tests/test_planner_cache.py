@@ -141,6 +141,8 @@ def test_a_user_without_a_home_has_plans_and_a_warning(monkeypatch):
     monkeypatch.setattr("nkiconv.planner.cache.Path.home", nowhere)
     with pytest.warns(cache.CacheWarning, match="home directory.*set NKICONV_CACHE"):
         assert plan(PROBLEM).algorithm
+    with pytest.raises(FileFormatError, match="NKICONV_CACHE: is not set"):
+        list(cache.entries())
 
 
 def test_an_estimate_that_was_edited_is_made_again(plans):

@@ -20,6 +20,7 @@ from nkiconv.tools import bench
 from nkiconv.tools.cli import app
 from nkiconv.tools.suites import deepbench, h200, profile_table, roofline_plot, suite
 from nkiconv.tools.tables import deepbench as tables
+from nkiconv.tools.tables import readme
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "here")]
 
@@ -67,6 +68,19 @@ def test_rows_do_not_depend_on_what_was_tuned(monkeypatch):
     assert suite.plan_of(request, False, lambda *_: None).effort == "timed"
     assert suite.plan_of(request, True, lambda *_: None).effort == "tuned"
     assert asked == [(False, True), (False, False), (True, True)]
+
+
+def test_readme(monkeypatch, tmp_path):
+    """The table between the markers is that of the CSV file, number by number."""
+    monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
+    first, last = readme.markers("depthwise")
+    (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
+    result = run("bench", "--suite", "depthwise", "--csv", "rows.csv", "--readme", "page.md")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "page.md").read_text()
+    table = readme.markdown(suite.read(tmp_path / "rows.csv"))
+    assert text == f"before\n{first}{table}{last}\nafter\n"
+    assert "| kda_bf16 | bf16 | mixed |" in table
 
 
 def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
