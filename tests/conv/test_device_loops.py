@@ -131,12 +131,13 @@ def test_volumes_whose_loops_once_went_wrong(algorithm, shape, segments, lnc, ch
     check_volume(shape, lnc=lnc, algorithm=algorithm, config=config)
 
 
-#: Kernels of many instructions, and of few, and the loop that the host and a bare kernel have.
+#: Kernels of many instructions, and of few, and whether the host and a bare kernel have a loop; the number of rotations
+#: in a body is that of the problem, or of a part of it.
 IMAGES = ConvProblem(N=1, C=96, H=2160, W=3840, K=96, R=3, S=3, padding=((1, 1), (1, 1)))
 VIDEO = ConvProblem(N=1, C=96, D=6, H=720, W=1280, K=96, T=3, R=3, S=3, padding=ONE)
 LOOPS = [
-    (GEMM, IMAGES, 1), (GEMM, IMAGES.replace(H=270, W=480), 0), (PIXELS, VIDEO, 2),
-    (PIXELS, VIDEO.replace(H=90, W=160), 0),
+    (GEMM, IMAGES, True), (GEMM, IMAGES.replace(H=270, W=480), False), (PIXELS, VIDEO, True),
+    (PIXELS, VIDEO.replace(H=90, W=160), False),
 ]  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def test_many_instructions_ask_for_a_loop(algorithm, problem, loop):
     request = Request(problem=problem)
     operation = operation_for(request)
     found = operation.complete(algorithm, operation.shape(request, Rates()), None)
-    assert planned(problem, algorithm)[0].loop == dict(found)["loop"] == loop
+    assert (planned(problem, algorithm)[0].loop > 0) == (dict(found)["loop"] > 0) == loop
 
 
 @pytest.mark.parametrize(("algorithm", "problem"), [row[:2] for row in LOOPS if row[2]])
