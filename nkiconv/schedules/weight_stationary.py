@@ -56,8 +56,6 @@ TILE_ROWS = (32, 64)
 BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
 #: Phases that share the columns of a stationary: none, those along columns, along rows and columns, or on all axes.
 BESIDE = ("none", "columns", "rows", "planes")
-#: Axes along which segments lie.
-ALONG = ("planes", "rows", "columns")
 SHARDS = ("channels", "outputs")
 Y_BYTES = 16_384
 #: Banks of a core's first results that accumulate together, one K tile after the other; two are left for the next ones.
@@ -95,7 +93,7 @@ class PhasesSettings(Settings):
 
     algorithm = "weight_stationary of transposed problems"
     tried = ("y_bytes", "warmup", "shard", "channels")
-    removed = (("together", "leave it out"),)
+    removed = tuple((name, "leave it out") for name in ("together", "along"))
 
     shard: str = choice(
         "what the two cores share: channels of y, or outputs",
@@ -111,7 +109,6 @@ class PhasesSettings(Settings):
         4,
         default=1,
     )
-    along: str = choice("axis along which segments are neighbours", ALONG, default="columns")
     y_bytes: int = count(
         "results of an output tile", 256, SBUF_BYTES, default=Y_BYTES, near=(half, double), unit="bytes per partition"
     )
@@ -218,8 +215,6 @@ def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettin
         return f"{where}: {phases} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
     if segments > 1 and (segments == 3 or geometry.C not in (QUADRANT, 2 * QUADRANT, P_MAX)):
         return f"{where}: segments are 2 or 4, of C={QUADRANT}, {2 * QUADRANT} or {P_MAX}, not {geometry.C}; use 1"
-    if segments > 1 and settings.along == "planes" and (geometry.planes.images > 1 or geometry.planes.taps == 1):
-        return f"{where}: segments along planes are of one volume of several taps; use rows or columns"
     return ""
 
 
@@ -301,9 +296,18 @@ def _tiling(geometry: Geometry, settings: PhasesSettings) -> tuple[Any, ...]:
     parts = cut(geometry.C, P_MAX)
     k_tiles = tuple((*part, first, held) for part in parts for first in range(0, settings.segments, held))
     by_channels = settings.shard == "channels" and geometry.K > settings.channels
-    segments = [settings.segments if name == settings.along else 1 for name in ALONG]
+    segments = [1, 1, 1]
+    segments[_longest(geometry)] = settings.segments
     sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(k_tiles), 1 if by_channels else PARTS)
     return axes, k_tiles, by_channels, segments, sizes
+
+
+def _longest(geometry: Geometry) -> int:
+    """The axis along which segments are neighbours; planes only of one volume, else sums would include other images."""
+    sizes = [axis.out for axis in (geometry.planes, geometry.rows, geometry.columns)]
+    if geometry.planes.images > 1 or geometry.planes.taps == 1:
+        sizes[0] = 0
+    return sizes.index(max(sizes))
 
 
 def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:

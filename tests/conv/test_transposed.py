@@ -20,7 +20,7 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import output_tiles, weight_stationary
 from nkiconv.schedules.conv_algorithms import plan_of
-from nkiconv.schedules.weight_stationary import ALONG, BESIDE
+from nkiconv.schedules.weight_stationary import BESIDE
 from nkiconv.simulator import KernelAssertionError
 
 SMALL = Transposed(2, 6, 5, 1, (5, 7), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1))
@@ -157,21 +157,21 @@ def test_channels_side_by_side_and_precisions(name, algorithm, dtype, precision)
 
 #: Several phases or segments packed together, with channels that take them.
 ARRANGED = [
-    (beside, segments, along, C)
+    (beside, segments, sizes, C)
     for beside in BESIDE
     for segments, C in ((1, 20), (2, 64), (4, 32), (4, 64), (2, 128))
-    for along in (ALONG if segments > 1 else ALONG[:1])
+    for sizes in (((3, 4, 5), (3, 6, 3), (12, 2, 3)) if segments > 1 else ((3, 4, 5),))
 ]
 
 
 @pytest.mark.cover(1)
-@pytest.mark.parametrize(("beside", "segments", "along", "C"), ARRANGED)
-def test_phases_and_segments_beside_each_other(beside, segments, along, C):
+@pytest.mark.parametrize(("beside", "segments", "sizes", "C"), ARRANGED)
+def test_phases_and_segments_beside_each_other(beside, segments, sizes, C):
     K = (16 if beside == "planes" else 32) // segments
-    config = (("beside", beside), ("segments", segments), ("along", along), ("y_bytes", 256))
+    config = (("beside", beside), ("segments", segments), ("y_bytes", 256))
     stride = {"rows": (1, 2, 2), "planes": (2, 1, 2)}.get(beside, (2, 2, 2))
     for padding, taps in (((0, 0, 0), (2, 2, 2)), ((1, 1, 1), (3, 3, 4))):
-        call = Transposed(1, C, K, 1, (3, 4, 5), taps, stride, padding, (0, 0, 0), (1, 1, 1))
+        call = Transposed(1, C, K, 1, sizes, taps, stride, padding, (0, 0, 0), (1, 1, 1))
         for lnc in cores(config, taps):
             check(call, lnc=lnc, algorithm=BLOCKS, config=config)
 
