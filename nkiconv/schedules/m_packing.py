@@ -36,10 +36,6 @@ NAME = "weight_stationary"
 ITEMS = 4
 #: The most output tiles of all cores: more would take too many instructions.
 ITEMS_MOST = 500_000
-#: Warm-up matmuls before the filters are loaded; the others follow while filters are placed.
-WARM_UP_FIRST = 9
-#: All warm-up matmuls, after which the Tensor Engine is at its full rate; outputs of a channel that are worth them.
-WARM_UP, WARM_OUTPUTS = 28, 1024
 #: The most planes of y packed along the columns of a stationary.
 DEPTH_MOST = 8
 #: Columns that stream while a sum is evacuated, while filters are copied to a place, and between two DMAs.
@@ -79,21 +75,10 @@ class PackedSettings(Settings):
         near=(half, double),
         unit="bytes a partition",
     )
-    warmup: int = warm_up(
-        lambda geometry: WARM_UP if _outputs(geometry) >= WARM_OUTPUTS else WARM_UP_FIRST, near=WARM_UPS
-    )
+    warmup: int = warm_up(28, near=WARM_UPS)
     late_warmup: int = count(
-        "matmuls on zeros, of `warmup`, that follow the first stationaries",
-        0,
-        WARM_UP_MAX,
-        default=lambda geometry: WARM_UP - WARM_UP_FIRST if _outputs(geometry) >= WARM_OUTPUTS else 0,
-        near=(0, WARM_UP - WARM_UP_FIRST),
+        "matmuls on zeros, of `warmup`, that follow the first stationaries", 0, WARM_UP_MAX, default=0, near=(0, 19)
     )
-
-
-def _outputs(geometry: Geometry) -> int:
-    """Outputs of a channel."""
-    return geometry.planes.out * geometry.rows.out * geometry.columns.out
 
 
 def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:

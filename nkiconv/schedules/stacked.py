@@ -44,7 +44,7 @@ from .options import (
     prologue_bytes,
     taken_unsupported,
 )
-from .settings import Config, Settings, choice, count, half, less, more, setting, warm_up
+from .settings import WARM_UP_MAX, Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     BUSY_COLUMNS,
     FILTER_BYTES,
@@ -65,9 +65,8 @@ ALGORITHM = "stacked"
 WAYS = ("straight", "apart")
 #: Bytes of neighbours of w in HBM above which it is loaded straight.
 LONG_RUN_BYTES = 512
-#: The largest value of settings that memory limits anyway, and of warm-up matmuls.
+#: The largest value of settings that memory limits anyway.
 MOST = 4096
-WARM_UP_MOST = 512
 #: Bytes per partition of all buffers of x, and the most buffers.
 RING_BYTES = 65_536
 RING = 4
@@ -97,9 +96,9 @@ class StackedSettings(Settings):
     apart: int = count("rows of x from one block of rows to the next (G)", 1, MOST)
     blocks: int = count("blocks of an output tile, at most", 1, MOST, default=MOST, near=(half, less))
     filters: str = choice("how filters reach their places: straight by DMA, apart by transposes", WAYS)
-    warmup: int = warm_up(10, most=WARM_UP_MOST)
+    warmup: int = warm_up(10)
     late_warmup: int = count(
-        "how many of the matmuls on zeros follow the transposes of the first filters", 0, WARM_UP_MOST, default=0
+        "how many of the matmuls on zeros follow the transposes of the first filters", 0, WARM_UP_MAX, default=0
     )
 
 

@@ -154,7 +154,7 @@ UNSUPPORTED = {
         (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "blocks": 0}, {}, "blocks=0: must be an int from 1 to 4096"),
         (PLAIN, {"images": 1}, {}, "stacked has no setting images"),
         (PLAIN, {"filters": "turned"}, {}, "filters=turned: must be one of"),
-        (PLAIN, {"late_warmup": 513}, {}, "late_warmup=513: must be an int from 0 to 512"),
+        (PLAIN, {"late_warmup": 257}, {}, "late_warmup=257: must be an int from 0 to 256"),
         (STACKED, {}, STRICT, "strict_nonfinite=True: stacked multiplies"),
         (STACKED.replace(lhs_dilation=(2, 1)), {}, {}, r"lhs_dilation=\(2, 1\): stacked takes"),
         (STACKED.replace(groups=2, C=6), {}, {}, "feature_group_count=2, C=6, K=16: stacked takes one group"),
