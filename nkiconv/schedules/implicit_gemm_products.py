@@ -124,14 +124,6 @@ def _pairs_of(
     return put_first(found, len(found) - 1) if found and found[-1].half == 1 else found
 
 
-def num_matmuls(geometry: Geometry, m_tile: MTile) -> int:
-    """About the matmuls of an M tile for a bank: each tap of its K tiles, or each two if zeros are stored."""
-    taps, rows = num_taps(geometry), filter_rows(geometry)
-    return sum(
-        div_ceil(rows * tap_groups(geometry, k_tile), 2) if k_tile.stores_zeros else taps for k_tile in m_tile.k_tiles
-    )
-
-
 @dataclass(frozen=True)
 class FilterBlock:
     """Taps that are loaded together, for K tile number `place` in the order of the work: their kind, channels (first

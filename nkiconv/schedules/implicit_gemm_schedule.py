@@ -41,8 +41,8 @@ from .planes import misses_planes
 from .regions import offset_at, regions_of_x
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, share
 
-#: Bytes a partition of blocks of taps in flight, if more than one; the least for a core's first M tile.
-AHEAD_BYTES, FIRST_BYTES = 24_576, 49_152
+#: Bytes a partition of blocks of taps in flight, if more than one.
+AHEAD_BYTES = 24_576
 #: fp32 tiles of a bank's outputs that a norm needs besides the sums.
 NORM_BANKS = 6
 #: Tiles of a norm's input on their way to HBM.
@@ -106,11 +106,6 @@ class Schedule:
     def together(self) -> bool:
         """Whether an output tile's sums of all M tiles are made together, one K tile of x after the other."""
         return self.settings.order == "chunks"
-
-    @property
-    def first_bytes(self) -> int:
-        """Most bytes per partition of the blocks of taps of a core's first M tile."""
-        return AHEAD_BYTES if self.geometry.direct is not None else FIRST_BYTES + self.spare_bytes
 
     @cached_property
     def k_tiles(self) -> tuple[list[KTile], ...]:

@@ -51,17 +51,16 @@ class Filters:
 
     plan: their FilterOrder. pairing: the Pairs of fp16x3, or None. tiles: the stationaries by place of a K tile, [depth
     * cn, rows of taps, groups of columns, rows of outputs, kn], one tile, or two of high and low parts. raws: blocks
-    loaded so far, None once they are transposed. first_bytes: most bytes per partition of blocks of a core's first M
-    tile, 0 in other groups. ordered: blocks whose channels are ordered; transposed, moved: pieces that the Tensor
-    Engine and DMA have transposed; ended: pieces whose pairs are complete.
+    loaded so far, None once they are transposed. ordered: blocks whose channels are ordered; transposed, moved: pieces
+    that the Tensor Engine and DMA have transposed; ended: pieces whose pairs are complete.
     """
 
     pairing: Any
 
-    def __init__(self, core, plan, first_bytes):
+    def __init__(self, core, plan):
         self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
         self.pairing = core.rows if core.geometry.precision == "fp16x3" else None
-        self.plan, self.first_bytes, self.raws, self.tiles, self.masks = plan, first_bytes, [], {}, {}
+        self.plan, self.raws, self.tiles, self.masks = plan, [], {}, {}
         self.ordered = self.transposed = self.moved = self.ended = 0
 
     def pieces_left(self, count):
@@ -76,12 +75,11 @@ class Filters:
         """All pieces that are yet to be transposed for the first `count` K tiles."""
         return self.pieces_left(count) + self.moves_left(count)
 
-    def load_ahead(self, count=None, most_bytes=AHEAD_BYTES):
-        """Load blocks of the first `count` K tiles, or of all, while those that wait for transposes take at most
-        most_bytes."""
+    def load_ahead(self, count=None):
+        """Load blocks of the first `count` K tiles, or of all, while those that wait for transposes are few."""
         blocks, end = self.plan.blocks, self.plan.ends[self.plan.count if count is None else count][0]
         waiting = sum(block.num_bytes for block, raw in zip(blocks, self.raws) if raw is not None)
-        while len(self.raws) < end and waiting + blocks[len(self.raws)].num_bytes <= most_bytes:
+        while len(self.raws) < end and waiting + blocks[len(self.raws)].num_bytes <= AHEAD_BYTES:
             waiting += blocks[len(self.raws)].num_bytes
             self.load_block()
 
@@ -150,7 +148,6 @@ class Filters:
         self._order_until(min(soon, len(self.raws) - 1))
         if self.transposed == len(plan.pieces) or plan.pieces[self.transposed].block != piece.block:
             self.raws[piece.block] = None
-            self.load_ahead(plan.after(0), self.first_bytes)
             self.load_ahead()
 
     def _order_until(self, last):

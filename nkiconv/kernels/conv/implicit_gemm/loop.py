@@ -25,9 +25,10 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import Bank, OutTile, same_place
+from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pitch
 from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts
-from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of, num_matmuls
+from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of
 from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, WAITING_MAX, Item, kinds_of, sums_of
 from ....schedules.options import adds_bias_alone
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
@@ -94,7 +95,7 @@ class Group:
         self.at_once = [every] if schedule.together else [[m_tile] for m_tile in every]
         # the Tensor Engine transposes the first filters of all: DMA would keep it waiting
         order = filter_order(core.geometry, self.m_tiles, max(first, schedule.moved[index]), schedule.together)
-        self.filters = Filters(core, order, schedule.first_bytes if first else 0)
+        self.filters = Filters(core, order)
         self.operands, self.biases = core.operands, []
 
     def load_biases(self, last):
@@ -137,7 +138,7 @@ class Core:
         for which, k_tile in enumerate(m_tile.k_tiles):
             ahead = places[0][which] + lead_k_tiles(self.geometry)
             count = min(max(ahead, places[group.at_once[0][-1]][which] + 1), filters.plan.count)
-            filters.load_ahead(count, filters.first_bytes)
+            filters.load_ahead(count)
             self.bring([self.now[k_tile]], parts[:1])
         self.bring([x for k_tile, x in self.now.items() if k_tile not in m_tile.k_tiles], parts[:1])
         group.load_biases(0)
@@ -190,8 +191,9 @@ class Core:
         """Spread the transposes of filters, of the next M tile or else of the following group's first K tile, over the
         matmuls of `m_tiles`."""
         geometry, group, filters, last = self.geometry, self.group, self.group.filters, m_tiles[-1]
-        banks = len(banks_of(m_tile_out_tile(out_tile, group.m_tiles[last]), False))
-        matmuls, coming = len(m_tiles) * banks * num_matmuls(geometry, group.m_tiles[last]) * kinds_of(geometry), 0
+        m_tile, coming = group.m_tiles[last], 0
+        banks = len(m_tiles) * len(banks_of(m_tile_out_tile(out_tile, m_tile), False))
+        matmuls = banks * len(m_tile.k_tiles) * num_taps(geometry) * kinds_of(geometry)
         self.rows.set_pace(matmuls)
         if last + 1 < len(group.m_tiles):
             coming = filters.left(filters.plan.after(last + 1)) - filters.pieces_left(filters.plan.after(last))
