@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from conv_calls import check_exact, config_of, integers, run
+from conv_calls import bounded, check_exact, config_of, integers, run
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
 from nkiconv import bounds
 from nkiconv.problem import ConvProblem
-from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.reference import abs_sum_ref, conv_ref
 
 PAIRS = {"precision": "fp16x3"}
 LAYER = ConvProblem(N=2, C=140, H=9, W=13, K=150, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
@@ -22,17 +22,10 @@ def normals(problem, seed=2, x_scale=1.0, w_scale=1.0):
     return x, (w_scale * rng.standard_normal(problem.filter_shape)).astype(np.float32)
 
 
-def limit_of(precision, x, w, problem):
-    """The bound of a result in fp32."""
-    sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
-    inexact = bounds.products_bound(precision, x, w, problem)
-    return bounds.epilogue_bound(num_terms(problem), abs_sum, sums, "fp32", inexact=inexact)
-
-
 def check_normals(problem, **scales):
     x, w = normals(problem, **scales)
     one, two = (run(x, w, problem, lnc, **PAIRS) for lnc in (1, 2))
-    assert_within_limit(one, conv_ref(x, w, problem), limit_of("fp16x3", x, w, problem))
+    assert_within_limit(one, *bounded(x, w, problem, "fp32", **PAIRS)[1:])
     assert same_bits(one, two)
 
 
@@ -56,7 +49,7 @@ def test_as_accurate_as_fp32_and_a_hundred_times_more_than_the_others(scales):
     for precision in (None, "fp16x3", "tf32", "bf16"):
         y = run(x, w, LAYER, 2, precision=precision)
         errors[precision] = np.max(np.abs(y - truth) / abs_sum)
-        assert_within_limit(y, truth, limit_of(precision, x, w, LAYER))
+        assert_within_limit(y, *bounded(x, w, LAYER, "fp32", precision=precision)[1:])
     assert errors["fp16x3"] < 3 * errors[None]
     assert 100 * errors["fp16x3"] < errors["tf32"] < errors["bf16"]
 

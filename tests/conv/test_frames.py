@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from conv_calls import canonical_of, in_layout, integers, run
 from tolerances import assert_exact, integer_inputs
-from volumes import volume_ref
+from volumes import volume
 
 import nkiconv
 from nkiconv.problem import ConvProblem
@@ -47,36 +48,22 @@ PLANES = [
 ]
 
 
-def run(x, frames, w, axes, groups, last, lnc=2, **options):
-    """What the kernel returns of x [N, C, D, H, W] and frames, in that order again."""
-    names = {"stride": 2, "rhs_dilation": 3, "lhs_dilation": 4}
-    places = {name: tuple(axis[index] for axis in axes) for name, index in names.items()}
-    places |= {"padding": tuple(axis[5:] for axis in axes), "feature_group_count": groups}
-    if last:
-        places |= {"in_perm": (0, 4, 1, 2, 3), "out_perm": (0, 2, 3, 4, 1)}
-        x, frames = (None if one is None else np.moveaxis(one, 1, -1) for one in (x, frames))
-    given = {} if frames is None else {"initial_frames": np.ascontiguousarray(frames)}
-    kernel = nkiconv.simulate(nkiconv.conv3d_implicit_gemm[lnc])
-    found = kernel(np.ascontiguousarray(x), w, **places, **given, **options)
-    several = found if isinstance(found, tuple) else (found,)
-    return tuple(np.moveaxis(np.asarray(one), -1, 1) if last else np.asarray(one) for one in several)
-
-
-def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, **options):
+def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, packed=False, **options):
+    """A volume whose first F planes come as frames: y, and so many final frames."""
     N, F, D, *axis = planes
-    rng = np.random.default_rng(5)
-    whole = integer_inputs(rng, (N, C, F + D, SIDES[0][0], SIDES[1][0]), dtype)
-    w = integer_inputs(rng, (K, C // groups, axis[0], SIDES[0][1], SIDES[1][1]), dtype)
-    axes = ((F + D, *axis), *SIDES)
-    out_dtype = nkiconv._nki.nl.float32
-    y, final = run(
-        whole[:, :, F:], whole[:, :, :F], w, axes, groups, last, lnc, return_final_frames=wanted, out_dtype=out_dtype,
-        **options,
-    )  # fmt: skip
-    np.testing.assert_array_equal(y, volume_ref(whole, w, axes, groups))
+    problem = volume((C, K, groups, (F + D, *axis), *SIDES), dtype, N, last)
+    x, w = integers(np.random.default_rng(5), problem)
+    frames, rest = (np.ascontiguousarray(one) for one in np.split(x, [F], axis=1 if last else 2))
+    if packed:
+        given = nkiconv.pack_filter(w)
+        given, options["packed"] = given.reshape(-1, *given.shape[2:]), True
+    options |= {"initial_frames": frames, "return_final_frames": wanted, "out_dtype": nkiconv._nki.nl.float32}
+    y, final = run(rest, given if packed else w, problem, lnc, **options)
+    whole = canonical_of(x, problem)
+    np.testing.assert_array_equal(y, in_layout(conv_ref(whole, w, problem), problem))
     count = min(F + D, (axis[0] - 1) * axis[2]) if wanted is True else wanted
-    assert final.dtype == whole.dtype
-    np.testing.assert_array_equal(final, whole[:, :, F + D - count :])
+    assert final.dtype == x.dtype
+    np.testing.assert_array_equal(canonical_of(final, problem), whole[:, :, F + D - count :])
 
 
 @pytest.mark.cover(13)
@@ -84,7 +71,8 @@ def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, **option
 @pytest.mark.parametrize("row", ALGORITHMS, ids=[row[0] for row in ALGORITHMS])
 def test_every_algorithm_takes_frames(row, planes):
     _, C, K, groups, algorithm, config, last = row
-    check(planes, C, K, groups, last, algorithm=algorithm, config=config)
+    config = (("algorithm", algorithm), *(config or ()))
+    check(planes, C, K, groups, last, config=config)
 
 
 @pytest.mark.cover(4)
@@ -92,14 +80,8 @@ def test_every_algorithm_takes_frames(row, planes):
 @pytest.mark.parametrize("planes", [row[1:] for row in PLANES[:3]], ids=[row[0] for row in PLANES[:3]])
 @pytest.mark.parametrize("channels", [(50, 16), (144, 48)])
 def test_packed_filters_with_planes_as_channels(channels, planes, lnc):
-    N, F, D, taps, *places = planes
-    rng, (C, K) = np.random.default_rng(8), channels
-    whole = integer_inputs(rng, (N, C, F + D, 5, 6), "bf16")
-    w = integer_inputs(rng, (K, C, taps, 2, 3), "bf16")
-    options = {"padding": (tuple(places[3:]), *(side[5:] for side in SIDES)), "lnc": lnc, "out_dtype": "fp32"}
-    options |= {"algorithm": "implicit_gemm", "config": CHANNELS}
-    y = nkiconv.conv3d(whole[:, :, F:], nkiconv.pack_filter(w), initial_frames=whole[:, :, :F], **options)
-    np.testing.assert_array_equal(y, volume_ref(whole, w, ((F + D, taps, *places), *SIDES), 1))
+    config = (("algorithm", "implicit_gemm"), *CHANNELS)
+    check(planes, *channels, 1, False, "bf16", lnc, packed=True, config=config)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])

@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
+from conv_calls import bounded, canonical, canonical_of, in_layout, normals
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_within_limit
 
 import nkiconv
-from nkiconv.bounds import epilogue_bound
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
-from nkiconv.planner.request import Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import ChannelNorm, abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.reference import ChannelNorm, epilogue_ref
 
 ONES = ((1, 1), (1, 1))
 NONE, CAUSAL = ((0, 0), (0, 0)), ((2, 0), (1, 1), (1, 1))
@@ -69,10 +68,9 @@ def _by_rows(why):
 def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None, seed=0, scale=1.0, apart=0.0, **more):
     """(arguments of the function, those of the reference and the bound) of a problem with random data; apart: what is
     added to all channels of a pixel."""
-    rng, dtype = np.random.default_rng(seed), DTYPES[problem.dtype]
-    x = rng.standard_normal((problem.N, problem.C, *(axis.size for axis in problem.axes))).astype(dtype)
-    w = (scale * rng.standard_normal(problem.filter_shape) / np.sqrt(num_terms(problem))).astype(dtype)
-    y_shape = (problem.N, problem.K, *(axis.out for axis in problem.axes))
+    rng = np.random.default_rng(seed)
+    x, w = normals(rng, canonical(problem))
+    w = (scale * w.astype(np.float32)).astype(w.dtype)
     of_k = {name: rng.standard_normal(problem.K).astype(np.float32) for name in ("weight", "norm_bias", "bias")}
     of_k["bias"] = of_k["bias"] + np.float32(apart)
     eps = more.pop("eps", 1e-6)
@@ -80,13 +78,12 @@ def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None
     told = {"bias": of_k["bias"] if bias else None, "activation": more.get("activation")}
     asked = {**told, **more, "y_norm": kind, "y_norm_weight": norm.weight, "y_norm_bias": norm.bias, "y_norm_eps": eps}
     if residual is not None:
-        told |= {"residual": rng.standard_normal(y_shape).astype(dtype), "residual_position": residual}
-        asked |= told | {"residual": np.ascontiguousarray(told["residual"].transpose(Y_PERMS[problem.layout]))}
+        added = rng.standard_normal(canonical(problem).output_shape).astype(x.dtype)
+        told |= {"residual": added, "residual_position": residual}
+        asked |= told | {"residual": np.ascontiguousarray(in_layout(added, problem))}
     asked |= {"layout": problem.layout, "stride": problem.stride, "padding": problem.padding}
-    stored = np.ascontiguousarray(x.transpose(Y_PERMS[problem.layout]))
-    if not problem.is_volume:
-        asked = {name: value for name, value in asked.items() if value is not None}
-    return (stored, w, asked), (x, w, told, norm)
+    asked = {name: value for name, value in asked.items() if value is not None}
+    return (np.ascontiguousarray(in_layout(x, problem)), w, asked), (x, w, told, norm)
 
 
 def conv_of(problem):
@@ -96,22 +93,18 @@ def conv_of(problem):
 def convolve(problem, arguments, lnc=2):
     """y [N, K, ...] of the function."""
     x, w, asked = arguments
-    y = conv_of(problem)(x, w, lnc=lnc, **asked)
-    return y.transpose(np.argsort(Y_PERMS[problem.layout]))
+    return canonical_of(conv_of(problem)(x, w, lnc=lnc, **asked), problem)
 
 
 def before_and_after(problem, lnc=2, **asked):
-    """(what the norm reads, its bound's limit and truth, y of that call, y of the call without) of random data."""
+    """(what the norm reads, its truth and its bound, y of that call, y of the call without) of random data."""
     arguments, (x, w, told, _) = call(problem, **asked)
-    y, u = (
-        one.transpose(np.argsort(Y_PERMS[problem.layout]))
-        for one in conv_of(problem)(*arguments[:2], lnc=lnc, **arguments[2], return_before_norm=True)
-    )
-    sums, read = conv_ref(x, w, problem), {"bias": told["bias"]}
+    found = conv_of(problem)(*arguments[:2], lnc=lnc, **arguments[2], return_before_norm=True)
+    y, u = (canonical_of(one, problem) for one in found)
+    read = {"bias": told["bias"]}
     if told.get("residual_position") == "pre_activation":
         read["residual"] = told["residual"]
-    limit = epilogue_bound(num_terms(problem), abs_sum_ref(x, w, problem), sums, problem.dtype, **read)
-    return u, limit, epilogue_ref(sums, **read), y, convolve(problem, arguments, lnc)
+    return u, *bounded(x, w, problem, problem.dtype, **read)[1:], y, convolve(problem, arguments, lnc)
 
 
 def truth(sums, told, norm):
@@ -134,9 +127,8 @@ def check(problem, out_dtype=None, lnc=2, **asked):
     arguments, (x, w, told, norm) = call(problem, **asked)
     if out_dtype is not None:
         arguments[2]["out_dtype"] = DTYPES[out_dtype]
-    y, sums = convolve(problem, arguments, lnc), conv_ref(x, w, problem)
-    abs_sum = abs_sum_ref(x, w, problem)
-    limit = epilogue_bound(num_terms(problem), abs_sum, sums, out_dtype or problem.dtype, **told, norm=norm)
+    y = convolve(problem, arguments, lnc)
+    sums, _, limit = bounded(x, w, problem, out_dtype or problem.dtype, norm=norm, **told)
     assert np.isfinite(limit).all()
     assert_within_limit(y, truth(sums, told, norm), limit)
     return y
@@ -175,7 +167,7 @@ def test_y_is_within_its_bound_on_one_core_and_two(why, asked, dtype):
 def test_what_the_norm_reads_is_returned_too(why, asked):
     problem = {**PROBLEMS, **ON_PARTITIONS}[why].replace(dtype="bf16")
     more = {"algorithm": "implicit_gemm"} if why in ON_PARTITIONS else {}
-    u, limit, expected, y, alone = before_and_after(problem, **{**ASKED, **ADDED}[asked], **more)
+    u, expected, limit, y, alone = before_and_after(problem, **{**ASKED, **ADDED}[asked], **more)
     assert_within_limit(u, expected, limit)
     assert y.tobytes() == alone.tobytes()
     one_core = before_and_after(problem, lnc=1, **{**ASKED, **ADDED}[asked], **more)
@@ -198,8 +190,8 @@ def test_fp8_and_packed_filters():
     check(problem, out_dtype="bf16", kind="rms", weight=True, algorithm="implicit_gemm")
     problem = problem.replace(dtype="bf16", K=256)
     (x, w, asked), (_, _, told, norm) = call(problem, "rms", weight=True)
-    y, sums = convolve(problem, (x, nkiconv.pack_filter(w), asked)), conv_ref(x, w, problem)
-    limit = epilogue_bound(num_terms(problem), abs_sum_ref(x, w, problem), sums, "bf16", **told, norm=norm)
+    y = convolve(problem, (x, nkiconv.pack_filter(w), asked))
+    sums, _, limit = bounded(x, w, problem, "bf16", norm=norm, **told)
     assert_within_limit(y, truth(sums, told, norm), limit)
 
 

@@ -3,25 +3,32 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from conv_calls import FLOATS
+from conv_calls import (
+    FLOATS,
+    NL,
+    bounded,
+    canonical_of,
+    check_exact,
+    config_of,
+    in_layout,
+    normals,
+    numbers,
+    run,
+)
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit, integer_inputs
 
 import nkiconv
 from nkiconv import ConvProblem
-from nkiconv.bounds import epilogue_bound, products_bound, prologue_bound
 from nkiconv.errors import NkiconvError
 from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.request import Asked
-from nkiconv.problem import DTYPES
-from nkiconv.reference import abs_sum_ref, conv_ref, num_terms, prologue_ref
+from nkiconv.reference import conv_ref, prologue_ref
 from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
 
 pytestmark = pytest.mark.simulator_only
 
 PADDED = ((1, 1), (1, 1))
-#: Functions, by their rank, with what a problem of each is called there.
-FUNCTIONS = {2: nkiconv.conv2d, 3: nkiconv.conv3d}
 
 
 def image(**fields):
@@ -59,40 +66,10 @@ PROBLEMS = {
 }
 
 
-def numbers(rng, problem, form, low=-2, high=3):
-    """Integers [C] or [N, C] in fp32; None of None."""
-    shape = {"channel": (problem.C,), "image": (problem.N, problem.C)}.get(form)
-    return None if shape is None else rng.integers(low, high, shape).astype(np.float32)
-
-
-def called(problem, x, w, **more):
-    """y of the public function, as [N, K, ...]."""
-    axes = len(problem.axes)
-    arguments = {"stride": problem.stride, "padding": problem.padding, "dilation": problem.rhs_dilation}
-    arguments |= {"lhs_dilation": problem.lhs_dilation, "groups": problem.groups, "layout": problem.layout}
-    if problem.channels_first:
-        return FUNCTIONS[axes](x, w, **arguments, **more)
-    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
-    return np.moveaxis(FUNCTIONS[axes](last, w, **arguments, **more), -1, 1)
-
-
 def takes(problem, algorithm, scale, shift, activation):
     """Whether an algorithm takes a problem with a prologue."""
     asked = Asked(x_scale=scale, x_shift=shift, x_activation=activation, out_dtype="fp32")
     return plan_of(algorithm, geometry_of(problem, asked), options_of(problem, asked), None)[1] == ""
-
-
-def check_exact(problem, scale, shift, activation, algorithm, **more):
-    """Integers, a shift far from 0, exactly, the same bits on one and two cores."""
-    rng = np.random.default_rng(3)
-    first = problem.replace(layout="NCDHW" if problem.is_volume else "NCHW")
-    x = integer_inputs(rng, first.input_shape, problem.dtype)
-    w = integer_inputs(rng, problem.filter_shape, problem.dtype)
-    on_x = {"x_scale": numbers(rng, problem, scale), "x_shift": numbers(rng, problem, shift, 50, 60)}
-    on_x["x_activation"] = activation
-    one, two = (called(problem, x, w, **on_x, algorithm=algorithm, lnc=lnc, out_dtype="fp32", **more) for lnc in (1, 2))
-    assert_exact(one, conv_ref(prologue_ref(x, **on_x), w, problem), "fp32")
-    assert same_bits(one, two)
 
 
 #: K packing: rows, shifts, outputs, rows of y on a partition and rows from block to block; shifts that see x in other
@@ -113,17 +90,14 @@ SIZES = {
 }
 
 
-def sized(sizes):
-    """A config of these sizes."""
-    return tuple(zip(("rows", "shifts", "outputs", "beside", "apart"), sizes, strict=True))
-
-
 @pytest.mark.cover(5)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("name", SIZES)
 def test_k_packing_keeps_its_zeros(name, activation):
     problem, sizes = SIZES[name]
-    check_exact(problem, "image", "channel", activation, "stacked", config=sized(sizes))
+    config = config_of("stacked", **dict(zip(("rows", "shifts", "outputs", "beside", "apart"), sizes, strict=True)))
+    more = {"x_scale": "image", "x_shift": "channel", "x_activation": activation}
+    check_exact(problem, config=config, out_dtype="fp32", **more)
 
 
 @pytest.mark.cover(16)
@@ -136,53 +110,31 @@ def test_k_packing_keeps_its_zeros(name, activation):
 def test_integers_are_exact(algorithm, name, dtype, shift, scale, activation):
     problem = PROBLEMS[name].replace(dtype=dtype)
     if takes(problem, algorithm, scale, shift, activation):
-        check_exact(problem, scale, shift, activation, algorithm)
+        more = {"x_scale": scale, "x_shift": shift, "x_activation": activation}
+        check_exact(problem, config=config_of(algorithm), out_dtype="fp32", **more)
     else:
         assert algorithm != ALGORITHMS[0]
 
 
-@pytest.mark.cover(9, keep=["winograd-bf16-NCDHW-silu", "winograd-bf16-NDHWC-silu"])
-@pytest.mark.parametrize("activation", nkiconv.rules.ACTIVATIONS)
+@pytest.mark.cover(11, keep=["winograd-bf16-NCDHW-silu-7", "winograd-bf16-NDHWC-silu-7", "bf16-fp32-NCHW-None-1000"])
+@pytest.mark.parametrize("mean", [7, 1000])
+@pytest.mark.parametrize("activation", [None, *nkiconv.rules.ACTIVATIONS])
 @pytest.mark.parametrize(("precision", "dtype", "layout"), [
     ("bf16", "fp32", "NCHW"), ("bf16", "fp32", "NHWC"), ("tf32", "fp32", "NCHW"), ("fp16x3", "fp32", "NCHW"),
     ("fp16x3", "fp32", "NHWC"), (None, "fp32", "NHWC"), (None, "bf16", "NCHW"), (None, "fp16", "NHWC"),
     ("winograd", "bf16", "NCDHW"), ("winograd", "bf16", "NDHWC"),
 ])  # fmt: skip
-def test_real_data_is_within_its_bound(precision, dtype, layout, activation):
-    """Random numbers whose mean is far from 0, which a prologue takes away."""
+def test_real_data_is_within_its_bound(precision, dtype, layout, activation, mean):
+    """Random numbers whose mean is far from 0, which a prologue takes away before x is rounded for products."""
     problem = volume(layout=layout, C=40) if "D" in layout else image(dtype=dtype, layout=layout)
     rng = np.random.default_rng(4)
-    first = problem.replace(layout="NCDHW" if problem.is_volume else "NCHW")
-    x = (rng.standard_normal(first.input_shape) + 7).astype(DTYPES[problem.dtype])
-    w = rng.standard_normal(problem.filter_shape).astype(DTYPES[problem.dtype])
+    x, w = normals(rng, problem, mean=mean)
     scale = rng.standard_normal((problem.N, problem.C)).astype(np.float32)
-    on_x = {"x_scale": scale, "x_shift": -7 * scale, "x_activation": activation}
-    y = called(problem, x, w, **on_x, precision=precision, algorithm="implicit_gemm", out_dtype="fp32")
-    prepared = prologue_ref(x, **on_x)
-    rounded = problem.dtype if precision != "winograd" else "bf16"
-    off = prologue_bound(x, rounded, **on_x)
-    sums, magnitude = conv_ref(prepared, w, problem), abs_sum_ref(np.abs(prepared) + off, w, problem)
-    inexact = abs_sum_ref(off, w, problem) + products_bound(precision, np.abs(prepared) + off, w, problem)
-    limit = epilogue_bound(num_terms(problem), magnitude, sums, "fp32", inexact=inexact)
-    assert_within_limit(y, sums, limit)
-
-
-@pytest.mark.parametrize("mean", [0.0, 1000.0])
-def test_fp32_is_scaled_before_it_is_rounded(mean):
-    """precision="bf16": a mean of 1000 standard deviations that the shift takes away costs fp32's accuracy, not
-    bf16's, by plain loads and by those that transpose."""
-    rng = np.random.default_rng(6)
-    for layout in ("NCHW", "NHWC"):
-        problem = image(dtype="fp32", layout=layout)
-        x = (rng.standard_normal(problem.replace(layout="NCHW").input_shape) + mean).astype(np.float32)
-        w = rng.standard_normal(problem.filter_shape).astype(np.float32)
-        shift = np.full(problem.C, -mean, np.float32)
-        y = called(problem, x, w, x_shift=shift, precision="bf16")
-        prepared = prologue_ref(x, None, shift)
-        limit = products_bound("bf16", prepared, w, problem) + abs_sum_ref(
-            prologue_bound(x, "fp32", None, shift), w, problem
-        )
-        assert np.all(np.abs(y - conv_ref(prepared, w, problem)) <= 1.01 * limit)
+    on_x = {"x_scale": scale, "x_shift": -mean * scale, "x_activation": activation}
+    asked = {"precision": precision, "config": config_of("implicit_gemm"), "out_dtype": NL["fp32"]}
+    y = run(x, w, problem, 2, **asked, **{name: one for name, one in on_x.items() if one is not None})
+    _, *right = bounded(canonical_of(x, problem), w, problem, "fp32", precision=precision, on_x=on_x)
+    assert_within_limit(y, *(in_layout(one, problem) for one in right))
 
 
 @pytest.mark.usefixtures("plainly")
@@ -245,7 +197,8 @@ def test_batch_groups_share_numbers_as_x(form):
 def test_a_loop_on_the_device_keeps_to_the_numbers_of_an_image(N, form):
     """Output tiles of one image are alike, and those of several only where images share numbers."""
     problem = image(N=N, C=16, K=16, H=64 if N == 2 else 16, W=32 if N == 2 else 16, dtype="bf16")
-    check_exact(problem, form, form, "relu", "implicit_gemm", config=(("loop", 1), ("x_bytes", 512)))
+    config = config_of("implicit_gemm", loop=1, x_bytes=512)
+    check_exact(problem, config=config, out_dtype="fp32", x_scale=form, x_shift=form, x_activation="relu")
 
 
 UPSAMPLED = {
@@ -266,16 +219,10 @@ UPSAMPLED = {
 @pytest.mark.parametrize("name", UPSAMPLED)
 def test_upsampled_images_are_exact(name, precision):
     """The problem is of the rows and columns that are convolved: x has half of them."""
-    problem, rng = UPSAMPLED[name].replace(dtype="fp32" if precision else "bf16"), np.random.default_rng(11)
-    x = integer_inputs(rng, (problem.N, problem.C, problem.H // 2, problem.W // 2), problem.dtype)
-    w = integer_inputs(rng, problem.filter_shape, problem.dtype)
-    on_x = {"x_scale": numbers(rng, problem, "image"), "x_shift": numbers(rng, problem, "image", 50, 60)}
-    on_x |= {"x_upsample": 2, "x_activation": "relu"}
-    config = (("x_bytes", 512),) if "few rows" in name else None
-    more = {"algorithm": config and "implicit_gemm", "config": config, "out_dtype": "fp32", "precision": precision}
-    one, two = (called(problem, x, w, **on_x, **more, lnc=lnc) for lnc in (1, 2))
-    assert_exact(one, conv_ref(prologue_ref(x, **on_x), w, problem), "fp32")
-    assert same_bits(one, two)
+    problem = UPSAMPLED[name].replace(dtype="fp32" if precision else "bf16")
+    more = {"config": config_of("implicit_gemm", x_bytes=512)} if "few rows" in name else {}
+    on_x = {"x_scale": "image", "x_shift": "image", "x_upsample": 2, "x_activation": "relu"}
+    check_exact(problem, out_dtype="fp32", precision=precision, **on_x, **more)
 
 
 def test_nan_and_inf_are_those_of_fp32():

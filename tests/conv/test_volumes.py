@@ -2,14 +2,14 @@
 padding as rows and columns do."""
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
-from conv_calls import check_refused
+from conv_calls import EPILOGUES, check_epilogue, check_exact, check_refused, config_of, planned
 from conv_rows import BLOCKS, GEMM, K_PACKING, PIXELS, k_packed, m_packed, tiles
-from draws import cores
 from tolerances import assert_exact, integer_inputs
-from volumes import PLAIN, VOLUMES, check_volume
+from volumes import PLAIN, VOLUMES, volume
 
 import nkiconv
 from nkiconv import UnsupportedError
@@ -37,8 +37,7 @@ TAKEN = {
 def test_every_algorithm(algorithm, name, last):
     refused = pytest.raises(KernelAssertionError, match=f"{algorithm} ")
     with contextlib.nullcontext() if name in TAKEN[algorithm] else refused:
-        for lnc in cores(algorithm, name):
-            check_volume(VOLUMES[name], N=3, lnc=lnc, last=last, algorithm=algorithm)
+        check_exact(volume(VOLUMES[name], N=3, last=last), algorithm=algorithm)
 
 
 CUBE = (5, 32, 1, (5, 3, 1, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1))
@@ -68,7 +67,7 @@ ROWS = {
     "planes without x": VOLUMES["far outside"],
     "one row": (5, 4, 1, PLAIN, (1, 1, 1, 1, 1, 0, 0), (300, 5, 1, 1, 1, 2, 2)),
 }
-#: Shape, algorithm, settings.
+#: Shape, algorithm, settings, and its dtype where it is not bf16.
 SETTINGS = {
     **{f"folded {fold}": (VOLUMES["stem"], GEMM, {"fold": fold}) for fold in ("none", "inputs", "outputs", "both")},
     "loads of one row": (VOLUMES["several chunks"], GEMM, {"x_bytes": 256}),
@@ -97,54 +96,47 @@ SETTINGS = {
     "rows, one plane, one copy": (ROWS["riders of 16"], PIXELS, {"depth": 1, "copies": 1}),
     **{f"depthwise planes of one tap, {why}": ((16, 16, 16, axis, SQUARE, SQUARE), None, {})
        for why, axis in MOVING.items()},
+    "planes cropped behind": (STILL, PIXELS, {}),
+    "plain": (VOLUMES["causal"], None, {}),
+    **{f"fp8, {why}": (VOLUMES[why], None, {}, "fp8_e4m3") for why in ("same", "several chunks")},
+    "fp8, stride": ((256, 12, 1, MOVING["stride"], SQUARE, SQUARE), None, {}, "fp8_e4m3"),
+    **{one: ((256, 12, 1, *STILL[3:]), GEMM, {"product": one}, "fp8_e4m3")
+       for one in ("fp8_pairs", "fp8_halves", "fp8_staged")},
+    **{f"{depth} planes beside, {why}": ((VOLUMES[why][0], min(4, VOLUMES[why][1]), *VOLUMES[why][2:]), BLOCKS,
+       {"depth": depth}) for depth in (2, 4)
+       for why in ("same", "causal", "planes only", "dilated", "cropped", "far outside")},
 }  # fmt: skip
-
-
-@pytest.mark.cover(22)
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting(name, lnc):
-    shape, algorithm, settings = SETTINGS[name]
-    last = algorithm == PIXELS and not name.startswith("rows")
-    check_volume(shape, lnc=lnc, N=2, last=last, algorithm=algorithm, config=tuple(settings.items()) or None)
-
-
-OF_EACH_DTYPE = [
-    ("causal", None, "fp32", precision, None) for precision in (None, "bf16", "tf32", "fp16x3")
-] + [
-    ("riders", PIXELS, "fp16", None, None), ("riders", PIXELS, "fp32", "tf32", None),
-    ("riders", PIXELS, "fp32", "bf16", None), ("same", None, "fp8_e4m3", None, None),
-    ("several chunks", None, "fp8_e4m3", None, None), ("stride", None, "fp8_e4m3", None, None),
-    *[("still", GEMM, "fp8_e4m3", None, product) for product in ("fp8_pairs", "fp8_halves", "fp8_staged")],
+#: dtype and precision, or epilogue, that is asked for.
+ASKED = {
+    "bf16": ("bf16", None), "fp16": ("fp16", None), "fp32": ("fp32", None),
+    **{f"fp32 as {one}": ("fp32", one) for one in ("bf16", "tf32", "fp16x3")},
+    **dict.fromkeys(EPILOGUES, ("bf16", None)),
+}  # fmt: skip
+CASES = [
+    (*one, asked) for one, asked in itertools.product(itertools.product(SETTINGS, (False, True)), ASKED)
+    if asked == "bf16" or len(SETTINGS[one[0]]) == 3
 ]  # fmt: skip
-DTYPE_SHAPES = {
-    **VOLUMES, **ROWS, "stride": (256, 12, 1, MOVING["stride"], SQUARE, SQUARE),
-    "still": (256, 12, 1, *STILL[3:]),
-}  # fmt: skip
 
 
-@pytest.mark.cover(10)
-@pytest.mark.parametrize(("name", "algorithm", "dtype", "precision", "product"), OF_EACH_DTYPE)
-def test_dtypes(name, algorithm, dtype, precision, product):
-    config = None if product is None else (("product", product),)
-    check_volume(DTYPE_SHAPES[name], dtype, N=2, algorithm=algorithm, precision=precision, config=config)
-
-
-def test_planes_cropped_behind_are_images():
-    check_volume(STILL, algorithm=PIXELS)
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("added", [False, True])
-@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("depth", [2, 4])
-@pytest.mark.parametrize("name", ["same", "causal", "planes only", "dilated", "cropped", "far outside"])
-def test_planes_beside_each_other(name, depth, last, added, lnc):
-    """M packing of planes; added: with a bias and a residual."""
-    C, K, *rest = VOLUMES[name]
-    config = (("depth", depth),)
-    check_volume((C, min(4, K), *rest), lnc=lnc, N=2, last=last, added=added, algorithm=BLOCKS, config=config)
+@pytest.mark.cover(40, keep=["plain-False-fp32 as fp16x3"])
+@pytest.mark.parametrize(("name", "last", "asked"), CASES)
+def test_every_setting(name, last, asked):
+    """Exact, or refused by the algorithm's name; bf16 is not, in one order of channels or the other."""
+    shape, algorithm, settings, *own = SETTINGS[name]
+    dtype, precision = ASKED[asked]
+    problem, config = volume(shape, *(own or [dtype]), N=2, last=last), config_of(algorithm, **settings)
+    if algorithm is not None:
+        more = {"precision": precision, "residual": "residual" in asked}
+        found, reason = planned(problem, algorithm, config[1:] or None, **more)
+        if found is None:
+            by_pixels = algorithm == PIXELS and not name.startswith("rows")
+            assert algorithm in reason or next(iter(settings), algorithm) in reason
+            assert asked != "bf16" or last != by_pixels
+            return
+    if asked in EPILOGUES:
+        check_epilogue(problem, asked, config, dtype)
+    else:
+        check_exact(problem, config=config, precision=precision)
 
 
 @pytest.mark.cover(4)
@@ -156,7 +148,7 @@ def test_columns_and_loads_in_parts(name, shape, change):
     change(volume_rows, "PARTS_TRIED", (3,))
     change(volume_rows, "fewest_tiles", lambda geometry: min(20, geometry.rows.out))
     change(output_tiles, "GROUPS_X_BYTES", 256)
-    check_volume(shape, algorithm=PIXELS if name in ROWS else BLOCKS)
+    check_exact(volume(shape), algorithm=PIXELS if name in ROWS else BLOCKS)
 
 
 PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)

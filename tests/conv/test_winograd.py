@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from conv_calls import bounded, check_exact, config_of, normals
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit
-from volumes import check_volume
+from volumes import volume
 
 import nkiconv
-from nkiconv import bounds
 from nkiconv.errors import NkiconvError, UnsupportedError
-from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.problem import ConvProblem
+from nkiconv.reference import conv_ref, epilogue_ref
 
 WINOGRAD = {"precision": "winograd"}
 CHANNELS = (("planes", "channels"),)
@@ -53,24 +53,17 @@ EXACT = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(10, keep=["far outside-1", "one plane-1", "wide-2"])
-@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.cover(10, keep=["far outside", "one plane", "wide"])
 @pytest.mark.parametrize("name", EXACT)
-def test_exact_on_integers(name, lnc):
-    volume, more = EXACT[name]
-    check_volume(VOLUMES[volume], lnc=lnc, **more, **WINOGRAD)
+def test_exact_on_integers(name):
+    of, more = EXACT[name]
+    config = config_of("implicit_gemm", **dict(more.get("config", ())))
+    problem = volume(VOLUMES[of], more.get("dtype", "bf16"), more.get("N", 1), more.get("last", False))
+    check_exact(problem, config=config, **WINOGRAD)
 
 
-def normals(problem, seed=1, scale=1.0):
-    rng = np.random.default_rng(seed)
-    x = (scale * rng.standard_normal(problem.input_shape)).astype(DTYPES[problem.dtype])
-    return x, rng.standard_normal(problem.filter_shape).astype(DTYPES[problem.dtype])
-
-
-def limit_of(x, w, problem, out_dtype, *epilogue):
-    sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
-    inexact = bounds.products_bound("winograd", x, w, problem)
-    return bounds.epilogue_bound(num_terms(problem), abs_sum, sums, out_dtype, *epilogue, inexact=inexact)
+def drawn(problem, seed=1, scale=1.0):
+    return normals(np.random.default_rng(seed), problem, scale)
 
 
 @pytest.mark.cover(4)
@@ -78,9 +71,9 @@ def limit_of(x, w, problem, out_dtype, *epilogue):
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_within_the_bound(dtype, scale):
     problem = LAYER.replace(dtype=dtype)
-    x, w = normals(problem, scale=scale)
+    x, w = drawn(problem, scale=scale)
     found = [nkiconv.conv3d(x, w, padding=1, out_dtype=np.float32, lnc=lnc, **FIXED, **WINOGRAD) for lnc in (1, 2)]
-    assert_within_limit(found[0], conv_ref(x, w, problem), limit_of(x, w, problem, "fp32"))
+    assert_within_limit(found[0], *bounded(x, w, problem, "fp32", **WINOGRAD)[1:])
     assert same_bits(*found)
 
 
@@ -90,15 +83,13 @@ def test_within_the_bound(dtype, scale):
 @pytest.mark.parametrize("planes", [5, 6])
 def test_epilogues_are_within_the_bound(planes, activation, position):
     problem = LAYER.replace(D=planes)
-    x, w = normals(problem)
+    x, w = drawn(problem)
     rng = np.random.default_rng(3)
-    bias, residual = (rng.standard_normal(shape).astype(np.float32) for shape in ((30,), problem.output_shape))
-    epilogue = bias, activation, residual, position
-    y = nkiconv.conv3d(
-        x, w, bias, padding=1, activation=activation, residual=residual, residual_position=position, **WINOGRAD
-    )
-    truth = epilogue_ref(conv_ref(x, w, problem), *epilogue)
-    assert_within_limit(y, truth, limit_of(x, w, problem, "bf16", *epilogue))
+    after = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in (
+        ("bias", (30,)), ("residual", problem.output_shape))}  # fmt: skip
+    after |= {"activation": activation, "residual_position": position}
+    y = nkiconv.conv3d(x, w, padding=1, **after, **WINOGRAD)
+    assert_within_limit(y, *bounded(x, w, problem, "bf16", **after, **WINOGRAD)[1:])
 
 
 def test_bias_and_scaled_residual_are_exact_on_integers():
@@ -115,14 +106,14 @@ def test_bias_and_scaled_residual_are_exact_on_integers():
 def test_before_the_last_rounding_it_is_as_near_as_the_page_says(dtype, most):
     """bf16's own rounding of y is 1.66e-3 on this scale."""
     problem = LAYER.replace(C=150, dtype=dtype)
-    x, w = normals(problem)
+    x, w = drawn(problem)
     y = nkiconv.conv3d(x, w, padding=1, out_dtype=np.float32, **WINOGRAD)
     truth = conv_ref(x, w, problem)
     assert most / 2 < np.std(y - truth) / np.std(truth) < most
 
 
 def test_beyond_fp16_planes_that_see_it_and_no_others_are_not_finite():
-    x, w = normals(LAYER)
+    x, w = drawn(LAYER)
     x[0, 3, 4, 2, 5] = 70_000.0
     y = nkiconv.conv3d(x, w, padding=1, **WINOGRAD)
     lost = ~np.isfinite(y.astype(np.float32)).all((0, 1, 3, 4))
@@ -132,9 +123,9 @@ def test_beyond_fp16_planes_that_see_it_and_no_others_are_not_finite():
 
 def test_k_tiles_of_pairs_of_planes_are_the_whole_to_the_bit():
     problem = LAYER.replace(D=8, padding=((2, 0), (1, 1), (1, 1)))
-    x, w = normals(problem)
+    x, w = drawn(problem)
     whole = nkiconv.conv3d(x, w, padding=problem.padding, **FIXED, **WINOGRAD)
-    assert_within_limit(whole, conv_ref(x, w, problem), limit_of(x, w, problem, "bf16"))
+    assert_within_limit(whole, *bounded(x, w, problem, "bf16", **WINOGRAD)[1:])
     frames, found = np.zeros_like(x[:, :, :2]), []
     for first in (0, 4):
         y, frames = nkiconv.conv3d(
@@ -174,10 +165,10 @@ def test_what_is_not_taken_is_refused_by_name(index):
 ])  # fmt: skip
 def test_refusals_of_calls(how, words):
     with pytest.raises(NkiconvError, match=words):
-        nkiconv.conv3d(*normals(LAYER), **how, **WINOGRAD)
+        nkiconv.conv3d(*drawn(LAYER), **how, **WINOGRAD)
 
 
 def test_transposed_convolutions_are_refused():
-    x, w = normals(LAYER)
+    x, w = drawn(LAYER)
     with pytest.raises(UnsupportedError, match="transposed convolutions are not taken"):
         nkiconv.conv_transpose3d(x, w.swapaxes(0, 1).copy(), **WINOGRAD)

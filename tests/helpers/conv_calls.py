@@ -1,4 +1,4 @@
-"""What the tests of conv2d share: rows of geometry, inputs, calls of the public kernel and its traces."""
+"""What the tests of images and volumes share: rows of geometry, inputs, calls of the public kernels and traces."""
 
 import re
 from typing import Any
@@ -9,16 +9,19 @@ from tolerances import assert_exact, integer_inputs
 
 import nkiconv
 from nkiconv._nki import nl
+from nkiconv.bounds import epilogue_bound, products_bound, prologue_bound
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv import conv2d_implicit_gemm
+from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
 from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.planner.request import X_PERMS, Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import conv_ref
+from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from nkiconv.schedules.conv_algorithms import plan_of
 from nkiconv.schedules.options import Options
-from nkiconv.simulator.dtypes import canonical
+from nkiconv.simulator.dtypes import canonical as canonical_dtype
 
+#: By the axes of a filter.
+KERNELS = {2: conv2d_implicit_gemm, 3: conv3d_implicit_gemm}
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
 FLOATS = tuple(NL)
 
@@ -91,15 +94,27 @@ EDGE = dict([
 
 
 def integers(rng: np.random.Generator, problem: ConvProblem, w_dtype: str | None = None) -> tuple[Any, Any]:
-    """x in the problem's layout and w [K, C / groups, R, S] whose sums are exact in fp32."""
+    """x in the problem's layout and w [K, C / groups, ...] whose sums are exact in fp32."""
     x = integer_inputs(rng, problem.input_shape, problem.dtype)
     return x, integer_inputs(rng, problem.filter_shape, w_dtype or problem.dtype)
+
+
+def normals(rng: np.random.Generator, problem: ConvProblem, scale: float = 1.0, mean: float = 0.0) -> tuple[Any, Any]:
+    """x in the problem's layout and w of random numbers, of which sums are of order `scale`."""
+    x = (scale * rng.standard_normal(problem.input_shape) + mean).astype(DTYPES[problem.dtype])
+    w = rng.standard_normal(problem.filter_shape) * num_terms(problem) ** -0.5
+    return x, w.astype(DTYPES[problem.dtype])
+
+
+def canonical(problem: ConvProblem) -> ConvProblem:
+    """The problem with its channels first."""
+    return problem.replace(layout="NCDHW" if problem.is_volume else "NCHW")
 
 
 def arguments(problem: ConvProblem) -> dict[str, Any]:
     """The public kernel's keyword arguments of a problem."""
     perms = {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
-    return (perms if problem.layout != "NCHW" else {}) | {
+    return ({} if problem.channels_first else perms) | {
         "padding": problem.padding,
         "stride": problem.stride,
         "rhs_dilation": problem.rhs_dilation,
@@ -109,26 +124,25 @@ def arguments(problem: ConvProblem) -> dict[str, Any]:
 
 
 def canonical_of(x: Any, problem: ConvProblem) -> Any:
-    """x in the problem's layout as [N, C, H, W]."""
+    """x in the problem's layout with its channels first."""
     return x.transpose(X_PERMS[problem.layout])
 
 
 def in_layout(y: Any, problem: ConvProblem) -> Any:
-    """y [N, K, P, Q] in the problem's layout."""
+    """y with its channels first in the problem's layout."""
     return y.transpose(Y_PERMS[problem.layout])
 
 
 def run(x: Any, w: Any, problem: ConvProblem, lnc: int, **more: Any) -> Any:
-    """y of the public kernel on `lnc` cores."""
-    return nkiconv.simulate(conv2d_implicit_gemm[lnc])(x, w, **arguments(problem) | named(**more))
+    """What the public kernel returns on `lnc` cores."""
+    return nkiconv.simulate(KERNELS[len(problem.axes)][lnc])(x, w, **arguments(problem) | named(**more))
 
 
 def trace(problem: ConvProblem, lnc: int = 2, **more: Any) -> Any:
     """The records of a launch of the public kernel on `lnc` cores, without data."""
     args = nkiconv.spec(problem.input_shape, problem.dtype), nkiconv.spec(problem.filter_shape, problem.dtype)
-    return nkiconv.simulator.execute(
-        conv2d_implicit_gemm[lnc], args, arguments(problem) | named(**more), trace_only=True
-    )
+    kernel = KERNELS[len(problem.axes)][lnc]
+    return nkiconv.simulator.execute(kernel, args, arguments(problem) | named(**more), trace_only=True)
 
 
 def named(config: Any = None, **more: Any) -> dict[str, Any]:
@@ -143,7 +157,7 @@ def config_of(algorithm: str, **settings: Any) -> tuple[tuple[str, Any], ...]:
 
 def geometry_of(problem: ConvProblem, precision: str | None = None) -> Any:
     """The kernel's own description of a problem."""
-    dtype = canonical(problem.dtype)
+    dtype = canonical_dtype(problem.dtype)
     x, w = (nkiconv.simulator.ArraySpec(shape, dtype) for shape in (problem.input_shape, problem.filter_shape))
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     perms = X_PERMS[problem.layout], None, Y_PERMS[problem.layout]
@@ -169,19 +183,33 @@ def planned(
     return plan_of(algorithm, geometry_of(problem, precision), options, settings)
 
 
+def numbers(rng: np.random.Generator, problem: ConvProblem, form: str | None, low: int = -2, high: int = 3) -> Any:
+    """Integers [C] or [N, C] in fp32, "channel" or "image"; None of None."""
+    shape = {"channel": (problem.C,), "image": (problem.N, problem.C)}.get(form or "")
+    return None if shape is None else rng.integers(low, high, shape).astype(np.float32)
+
+
 def check_exact(
     problem: ConvProblem, seed: int = 1, w_dtype: str | None = None, *,
-    in_perm: Any = None, kern_perm: Any = None, out_perm: Any = None, **more: Any,
+    in_perm: Any = None, kern_perm: Any = None, out_perm: Any = None, out_dtype: str | None = None,
+    x_scale: str | None = None, x_shift: str | None = None, **more: Any,
 ) -> None:  # fmt: skip
-    """Integers, in the problem's layout or by perms, on `cores`: equal to the reference rounded once."""
-    x, w = integers(np.random.default_rng(seed), problem.replace(layout="NCHW"), w_dtype)
-    perms = {"in_perm": in_perm, "kern_perm": kern_perm, "out_perm": out_perm}
-    more |= {name: perm for name, perm in perms.items() if perm is not None}
+    """Integers, in the problem's layout or by perms, on `cores`: equal to the reference rounded once. x_scale and
+    x_shift: forms of numbers, shifts far from 0; with x_upsample x has as many fewer rows and columns."""
+    rng = np.random.default_rng(seed)
+    x, w = integers(rng, canonical(problem), w_dtype)
+    times = more.get("x_upsample", 1)
+    x = x[..., : x.shape[-2] // times, : x.shape[-1] // times]
+    on_x = {"x_scale": numbers(rng, problem, x_scale), "x_shift": numbers(rng, problem, x_shift, 50, 60)}
+    on_x |= {name: more.get(name) for name in ("x_activation", "x_upsample")}
+    on_x = {name: one for name, one in on_x.items() if one is not None}
+    given = {"in_perm": in_perm, "kern_perm": kern_perm, "out_perm": out_perm, "out_dtype": out_dtype and NL[out_dtype]}
+    more |= on_x | {name: one for name, one in given.items() if one is not None}
     reads = in_perm or X_PERMS[problem.layout], kern_perm or range(w.ndim)
     stored = [np.ascontiguousarray(one.transpose(np.argsort(perm))) for one, perm in zip((x, w), reads, strict=True)]
-    truth = conv_ref(x, w, problem).transpose(out_perm or Y_PERMS[problem.layout])
+    truth = conv_ref(prologue_ref(x, **on_x), w, problem).transpose(out_perm or Y_PERMS[problem.layout])
     for lnc in cores(problem, more.get("config")):
-        assert_exact(run(*stored, problem, lnc, **more), truth, problem.out_dtype)
+        assert_exact(run(*stored, problem, lnc, **more), truth, out_dtype or problem.out_dtype)
 
 
 #: Epilogues that an algorithm's own tests ask for.
@@ -204,7 +232,7 @@ def check_epilogue(problem: ConvProblem, asked: str | dict[str, Any], config: An
     expected, residual = conv_ref(canonical_of(x, problem), w, problem), 0
     if more.get("bias"):
         more["bias"] = rng.integers(-9, 10, problem.K).astype(np.float32)
-        expected = expected + more["bias"][:, None, None]
+        expected = expected + more["bias"].reshape(-1, *[1] * len(problem.axes))
     if more.get("residual"):
         kind = more["residual"] if isinstance(more["residual"], str) else "fp32"
         more["residual"] = rng.integers(-9, 10, problem.output_shape).astype(DTYPES[kind])
@@ -217,14 +245,24 @@ def check_epilogue(problem: ConvProblem, asked: str | dict[str, Any], config: An
         assert_exact(run(x, w, problem, lnc, config=config, **more), expected, problem.out_dtype)
 
 
-def check_bits(problem: ConvProblem, config: Any = None, **more: Any) -> Any:
-    """Random numbers: the same bits on one core and two, which are returned with what they are of."""
-    rng = np.random.default_rng(4)
-    shapes = problem.input_shape, problem.filter_shape
-    x, w = (rng.standard_normal(shape).astype(DTYPES[problem.dtype]) for shape in shapes)
-    one, two = (run(x, w, problem, lnc, config=config, **more) for lnc in (1, 2))
-    assert one.tobytes() == two.tobytes()
-    return one, x, w
+def bounded(
+    x: Any, w: Any, problem: ConvProblem, out_dtype: str, *,
+    precision: str | None = None, on_x: dict[str, Any] | None = None, norm: Any = None, **after: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """(sums, what an epilogue makes of them but for a norm, how far y may be from it) in float64, of tensors with their
+    channels first; on_x: the prologue, after: the epilogue, as the reference takes them."""
+    prepared, off = x, np.zeros(1)
+    if any(one is not None for one in (on_x or {}).values()):
+        plain = {name: one for name, one in on_x.items() if name != "x_upsample"}
+        prepared, off = prologue_ref(x, **on_x), prologue_bound(x, "bf16" if precision == "winograd" else problem.dtype,
+                                                                **plain)  # fmt: skip
+    off = np.broadcast_to(off, prepared.shape)
+    sums, largest = conv_ref(prepared, w, problem), np.abs(np.asarray(prepared, np.float64)) + off
+    inexact = products_bound(precision, largest if off.any() else x, w, problem)
+    inexact = inexact + (abs_sum_ref(off, w, problem) if off.any() else 0.0)
+    of_sums = num_terms(problem), abs_sum_ref(largest, w, problem), sums
+    limit = epilogue_bound(*of_sums, out_dtype, inexact=inexact, norm=norm, **after)
+    return sums, epilogue_ref(sums, **after), limit
 
 
 def check_refused(problem: ConvProblem, algorithm: str, message: str, settings: Any = None, **asked: Any) -> None:

@@ -1,11 +1,6 @@
-"""Convolutions of volumes: shapes, and a check of the public kernel against torch."""
+"""Convolutions of volumes: shapes, and their problems."""
 
-import numpy as np
-import torch
-from tolerances import integer_inputs
-
-import nkiconv
-from nkiconv._nki import nl
+from nkiconv.problem import ConvProblem
 
 #: (size, taps, stride, dilation, lhs_dilation, before, after) of an axis.
 PLAIN = (6, 3, 1, 1, 1, 1, 1)
@@ -26,45 +21,12 @@ VOLUMES = {
 }
 
 
-def volume_ref(x, w, axes, groups):
-    """[N, C, D, H, W] by torch in fp64, zeros between elements and around them put in beforehand."""
-    dense = np.asarray(x, np.float64)
-    for index, (size, _, _, _, lhs_dilation, before, after) in enumerate(axes, 2):
-        shape = list(dense.shape)
-        shape[index] = (size - 1) * lhs_dilation + 1
-        apart = np.zeros(shape)
-        apart[(slice(None),) * index + (slice(None, None, lhs_dilation),)] = dense
-        around = [(0, 0)] * 5
-        around[index] = (max(0, before), max(0, after))
-        padded = np.pad(apart, around)
-        kept = slice(max(0, -before), padded.shape[index] - max(0, -after))
-        dense = padded[(slice(None),) * index + (kept,)]
-    stride, dilation = tuple(axis[2] for axis in axes), tuple(axis[3] for axis in axes)
-    weights = torch.from_numpy(np.asarray(w, np.float64))
-    return torch.nn.functional.conv3d(
-        torch.from_numpy(dense.copy()), weights, None, stride, 0, dilation, groups
-    ).numpy()
-
-
-def check_volume(shape, dtype="bf16", lnc=2, last=False, N=1, added=False, **options):
-    """Volumes of integers, exactly; last: channels side by side in memory; added: with a bias and a residual."""
+def volume(shape, dtype="bf16", N=1, last=False):
+    """The problem of (C, K, groups, planes, rows, columns); last: channels side by side in memory."""
     C, K, groups, *axes = shape
-    rng = np.random.default_rng(7)
-    x = integer_inputs(rng, (N, C, *(axis[0] for axis in axes)), dtype)
-    w = integer_inputs(rng, (K, C // groups, *(axis[1] for axis in axes)), dtype)
-    names = {"stride": 2, "rhs_dilation": 3, "lhs_dilation": 4}
-    places = {name: tuple(axis[index] for axis in axes) for name, index in names.items()}
-    places["padding"] = tuple(axis[5:] for axis in axes)
-    if last:
-        options |= {"in_perm": (0, 4, 1, 2, 3), "out_perm": (0, 2, 3, 4, 1)}
-    if options.get("config") is not None:
-        options = {"algorithm": "implicit_gemm"} | options
-    kernel = nkiconv.simulate(nkiconv.conv3d_implicit_gemm[lnc])
-    stored = np.moveaxis(x, 1, -1).copy() if last else x
-    expected = volume_ref(x, w, axes, groups)
-    if added:
-        bias, residual = (rng.integers(-3, 4, shape).astype(np.float32) for shape in (K, expected.shape))
-        expected = expected + bias[:, None, None, None] + 2 * residual
-        options |= {"bias": bias, "residual": np.moveaxis(residual, 1, -1).copy() if last else residual, "beta": 2.0}
-    y = kernel(stored, w, **places, feature_group_count=groups, out_dtype=nl.float32, **options)
-    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, expected)
+    sizes, taps, stride, rhs_dilation, lhs_dilation, *_ = zip(*axes, strict=True)
+    return ConvProblem(
+        N=N, C=C, K=K, groups=groups, **dict(zip("DHW", sizes, strict=True)), **dict(zip("TRS", taps, strict=True)),
+        stride=stride, rhs_dilation=rhs_dilation, lhs_dilation=lhs_dilation, padding=tuple(axis[5:] for axis in axes),
+        dtype=dtype, layout="NDHWC" if last else "NCDHW",
+    )  # fmt: skip
