@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv.errors import GeometryError
+from nkiconv.planner.candidates import Candidate, field_of
 from nkiconv.planner.conv import LEAST_BLOCK, block_of
 from nkiconv.planner.operations import OPERATIONS, violations
 from nkiconv.planner.request import Asked, Config, Request
@@ -37,8 +38,8 @@ PARTNERS = {"fp32": ["fp32"], "bf16": ["bf16", "fp16"], "fp16": ["bf16", "fp16"]
             "fp8_e4m3": ["fp8_e4m3", "fp8_e5m2"], "fp8_e5m2": ["fp8_e4m3", "fp8_e5m2"]}  # fmt: skip
 #: Groups of the channels that algorithms take; the others take one group.
 GROUPED = {"weight_stationary": "some"}
-#: Draws after which an algorithm is taken to refuse what else was drawn.
-TRIES = 40
+#: Draws after which an algorithm is taken to refuse what else was drawn, and settings changed one after another.
+TRIES, STEPS = 40, 3
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,24 @@ def a_call(rng: random.Random, operation: str, algorithm: str | None, product: s
             config: Config = None if product is None else (("product", product),)
             if algorithm is not None:
                 shape = own.shape(request, Rates())
-                config = own.complete(algorithm, shape, config) if settles else config
+                if settles and product is None and rng.random() < 0.5:
+                    config = some_config(rng, request, algorithm, shape)
+                elif settles:
+                    config = own.complete(algorithm, shape, config)
                 if own.kernel_reason(algorithm, shape, config):
                     continue
             return Call(request, algorithm, config, partner, adds)
     return None
+
+
+def some_config(rng: random.Random, request: Request, algorithm: str, shape: Any) -> Config:
+    """Settings some steps away from those that a wide search starts from, as the host completes them."""
+    field = field_of(dataclasses.replace(request, algorithms=(algorithm,)), Rates())
+    one = rng.choice([*field.start(wide=True)[0]] or [Candidate(algorithm, None)])
+    for _ in range(rng.randint(0, STEPS) if one.config else 0):
+        one = rng.choice([*field.near(one)] or [one])
+    config: Config = field.operation.complete(algorithm, shape, one.config)
+    return config
 
 
 def drawn(call: Call, seed: int) -> tuple[Any, Any, list[Any], dict[str, Any]]:

@@ -2,7 +2,6 @@
 other algorithms, orders in memory, cores, refusals."""
 
 import contextlib
-import re
 
 import numpy as np
 import pytest
@@ -14,12 +13,10 @@ from transposed import KERNELS, Transposed, check
 
 import nkiconv
 from nkiconv._nki import nl
-from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.operations import operation_of
-from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import output_tiles, weight_stationary
-from nkiconv.schedules.conv_algorithms import plan_of
 from nkiconv.schedules.weight_stationary import BESIDE
 from nkiconv.simulator import KernelAssertionError
 
@@ -92,6 +89,28 @@ VOLUMES = {
 }
 
 
+def patches(N, C, K, sizes, taps):
+    none = (0,) * len(sizes)
+    return Transposed(N, C, K, 1, sizes, taps, taps, none, none, (1,) * len(sizes))
+
+
+#: x's channels, rows and images that do not fill the partitions, or more than do; taps of a bank and of several.
+PATCHES = {
+    "image": patches(2, 130, 3, (3, 4), (4, 4)),
+    "many rows": patches(3, 20, 2, (70, 2), (2, 3)),
+    "tall": patches(1, 4, 1, (150, 3), (3, 2)),
+    "more than a bank": patches(1, 5, 2, (2, 3), (25, 22)),
+    "many channels": patches(2, 40, 140, (3, 5), (2, 2)),
+    "row": patches(1, 10, 3, (1, 12), (1, 5)),
+    "parts of rows": patches(1, 9, 3, (2, 6), (3, 3)),
+    "uneven parts": patches(2, 9, 3, (14, 9), (2, 3)),
+    "volume": patches(1, 130, 3, (3, 2, 5), (2, 3, 4)),
+    "volumes": patches(2, 9, 2, (2, 70, 3), (3, 2, 2)),
+    "planes alone": patches(3, 9, 2, (4, 3, 5), (2, 1, 1)),
+    "planes of one tap": patches(2, 9, 2, (4, 3, 5), (1, 2, 2)),
+}
+
+
 def _few_outputs(C, **more):
     return Transposed(5, C, 3, 1, (9, 7), (7, 5), (2, 2), (3, 1), (1, 0), (1, 1)), BLOCKS, m_packed(4, 2, **more)
 
@@ -127,32 +146,33 @@ EXACT = {
     "K packing: planes of taps as channels": (VOLUMES["few channels"], K_PACKING, {"planes": "channels"}),
     "Toeplitz blocks: depthwise": (PLAIN_GROUPS["depthwise"], PIXELS, {}),
     **{f"rows: {why}": (one, PIXELS, {}) for why, one in VOLUMES.items()},
+    **{f"rows of patches: {why}": (one, PIXELS, {}) for why, one in PATCHES.items()},
+    # channels side by side in memory, where pixels are the stationary operand
+    "pixels: strided": (STRIDED, PIXELS, {}),
+    "pixels: folded": (FOLDED, PIXELS, {}),
+    "pixels: one tap": (ONE_TAP, PIXELS, {}),
+    "fp8": (STRIDED, None, {}),
+    "fp8, phases": (CALLS["gan"], BLOCKS, {}),
 }  # fmt: skip
-#: Channels side by side in memory, where pixels are the stationary operand.
-PIXEL_CALLS = {"strided": STRIDED, "folded": FOLDED, "one tap": ONE_TAP}
+#: dtype and precision.
+DTYPES = {"bf16": None, "fp16": None, "fp32": None, "fp32 as tf32": "tf32", "fp32 as bf16": "bf16"}
+RUNS = [(why, "fp8_e4m3") for why in EXACT if why.startswith("fp8")]
+RUNS += [
+    (why, dtype) for why, (_, algorithm, _) in EXACT.items() for dtype in DTYPES
+    if algorithm == GEMM or not (why.startswith("fp8") or DTYPES[dtype])
+]  # fmt: skip
 
 
-@pytest.mark.cover(42)
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.cover(54)
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("name", EXACT)
-def test_every_call(name, last, dtype):
+@pytest.mark.parametrize(("name", "dtype"), RUNS)
+def test_every_call(name, dtype, last):
     call, algorithm, settings = EXACT[name]
     if name.startswith("rows") or settings.keys() & {"fold", "planes"}:
         last = False
+    more = {"last": last or name.startswith("pixels"), "precision": DTYPES.get(dtype)}
     for lnc in cores(name):
-        check(call, dtype, lnc, last=last, algorithm=algorithm, config=tuple(settings.items()) or None)
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize(("algorithm", "dtype", "precision"), [
-    (PIXELS, "bf16", None), (PIXELS, "fp32", None), (GEMM, "fp32", "tf32"), (GEMM, "fp32", "bf16"),
-    (None, "fp8_e4m3", None), (BLOCKS, "fp8_e4m3", None),
-])  # fmt: skip
-@pytest.mark.parametrize("name", PIXEL_CALLS)
-def test_channels_side_by_side_and_precisions(name, algorithm, dtype, precision):
-    call = CALLS["gan"] if algorithm == BLOCKS else PIXEL_CALLS[name]
-    check(call, dtype, last=algorithm != GEMM, algorithm=algorithm, precision=precision)
+        check(call, dtype.partition(" ")[0], lnc, algorithm=algorithm, config=tuple(settings.items()) or None, **more)
 
 
 #: Several phases or segments packed together, with channels that take them.
@@ -256,6 +276,8 @@ def test_every_order_in_memory(name, algorithm, in_perm, out_perm):
 
 X, W = SMALL.inputs("fp32")
 COLUMNS, ROWS = {"config": (("beside", "columns"),)}, {"config": (("beside", "rows"),)}
+#: Filters as conv2d has them.
+PLAIN = {"filter_ref": np.zeros((5, 6, 3, 3), np.float32), "config": (("beside", "none"),), "stride": (1, 1)}
 REFUSED = [
     ({"filter_ref": W[:4]}, r"filter_ref.shape=.*: has 4 input channels, img_ref has C=6; pass \[C, K / groups, ...\]"),
     ({"filter_ref": W[0]}, r"filter_ref.shape=.*: must have 4 axes, .C, K / groups, R, S"),
@@ -265,16 +287,19 @@ REFUSED = [
     (COLUMNS | {"strict_nonfinite": True}, "multiplies by zero, which strict_nonfinite"),
     (COLUMNS | {"residual": np.zeros((2, 5, 12, 16), np.float32)}, "phases that share columns take no residual"),
     (ROWS | {"filter_ref": np.zeros((6, 100, 4, 4), np.float32)}, "4 phases of 100 columns, by quadrants, must fit"),
+    (PLAIN | {"lhs_dilation": (2, 1)}, r"filter_ref: weight_stationary takes filters \[C, K, ...\]"),
+    (PLAIN | {"lhs_dilation": (1, 1)}, "lhs_dilation=1: weight_stationary has phases of transposed"),
 ]
 
 
 @pytest.mark.parametrize(("changed", "message"), REFUSED, ids=[case[1][:40] for case in REFUSED])
 def test_refusals(changed, message):
-    given_arguments = {"img_ref": X, "filter_ref": W, "stride": (2, 2), **changed}
+    given = {"img_ref": X, "filter_ref": W, "stride": (2, 2), **changed}
     if "config" in changed:
-        given_arguments["algorithm"] = BLOCKS
+        given["algorithm"] = BLOCKS
+    kernel = nkiconv.conv2d_implicit_gemm if "lhs_dilation" in changed else KERNELS[2]
     with pytest.raises(KernelAssertionError, match=message):
-        nkiconv.simulate(KERNELS[2])(**given_arguments)
+        nkiconv.simulate(kernel)(**given)
 
 
 @pytest.mark.parametrize(("call", "algorithm", "settings", "message"), [
@@ -282,54 +307,15 @@ def test_refusals(changed, message):
     (Transposed(1, 6, 6, 6, (4, 5), (1, 2), (2, 4), (0, 0), (1, 1), (1, 1)), BLOCKS, {},
      "of groups takes blocks of at most 4 phases"),
     (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="straight"), "filters=straight: a rotated filter is rev"),
+    (PATCHES["image"], PIXELS, {"warmup": -1}, "warmup=-1: must be an int from 0"),
+    (PATCHES["image"], PIXELS, {"residual": np.zeros((2, 3, 12, 16), np.float32)}, "residual, y_norm: patches take n"),
+    (PATCHES["image"], PIXELS, {"x_activation": "silu"}, "x_activation.*: patches take none"),
 ])  # fmt: skip
 def test_settings_that_are_refused(call, algorithm, settings, message):
+    more = {name: settings[name] for name in ("residual", "x_activation") if name in settings}
+    config = None if more else tuple(settings.items()) or None
     with pytest.raises(KernelAssertionError, match=message):
-        check(call, algorithm=algorithm, config=tuple(settings.items()) or None)
-
-
-@pytest.mark.parametrize(("spread", "message"), [
-    (2, r"filter_ref: weight_stationary takes filters \[C, K, ...\]"),
-    (1, "lhs_dilation=1: weight_stationary has phases of transposed"),
-])  # fmt: skip
-def test_phases_of_filters_as_conv2d_has_them_are_refused(spread, message):
-    kernel, plain = nkiconv.simulate(nkiconv.conv2d_implicit_gemm), np.zeros((5, 6, 3, 3), np.float32)
-    with pytest.raises(KernelAssertionError, match=message):
-        kernel(X, plain, lhs_dilation=(spread, 1), algorithm=BLOCKS, config=(("beside", "none"),))
-
-
-def patches(N, C, K, sizes, taps):
-    none = (0,) * len(sizes)
-    return Transposed(N, C, K, 1, sizes, taps, taps, none, none, (1,) * len(sizes))
-
-
-#: x's channels, rows and images that do not fill the partitions, or more than do; taps of a bank and of several.
-PATCHES = {
-    "image": patches(2, 130, 3, (3, 4), (4, 4)),
-    "many rows": patches(3, 20, 2, (70, 2), (2, 3)),
-    "tall": patches(1, 4, 1, (150, 3), (3, 2)),
-    "more than a bank": patches(1, 5, 2, (2, 3), (25, 22)),
-    "many channels": patches(2, 40, 140, (3, 5), (2, 2)),
-    "row": patches(1, 10, 3, (1, 12), (1, 5)),
-    "parts of rows": patches(1, 9, 3, (2, 6), (3, 3)),
-    "uneven parts": patches(2, 9, 3, (14, 9), (2, 3)),
-    "volume": patches(1, 130, 3, (3, 2, 5), (2, 3, 4)),
-    "volumes": patches(2, 9, 2, (2, 70, 3), (3, 2, 2)),
-    "planes alone": patches(3, 9, 2, (4, 3, 5), (2, 1, 1)),
-    "planes of one tap": patches(2, 9, 2, (4, 3, 5), (1, 2, 2)),
-}
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("name", PATCHES)
-def test_patches_are_exact(name):
-    for lnc in cores():
-        check(PATCHES[name], lnc=lnc, algorithm="activation_stationary")
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-def test_dtypes_of_patches(dtype):
-    check(PATCHES["image"], dtype, algorithm="activation_stationary")
+        check(call, algorithm=algorithm, config=config, **more)
 
 
 @pytest.mark.parametrize("activation", [None, "relu"])
@@ -340,29 +326,6 @@ def test_a_bias_of_each_output_channel(activation):
     y = nkiconv.conv_transpose2d(x, w, stride=4, **given)
     truth = call.truth(x, w, bias)
     np.testing.assert_array_equal(y, truth if activation is None else np.maximum(truth, 0))
-
-
-EMBEDDING = ConvProblem(N=1, C=3, H=32, W=32, K=64, R=8, S=8, stride=(8, 8))
-
-
-def seen(**changes):
-    return geometry_of(EMBEDDING.replace(**changes).toward("dgrad"), Asked())
-
-
-@pytest.mark.parametrize(
-    ("settings", "asked", "message"),
-    [
-        ({"warmup": -1}, Asked(), "warmup=-1: must be an int from 0"),
-        ({}, Asked(residual="pre_activation"), "residual, y_norm: patches take none"),
-        ({}, Asked(x_activation="silu"), "x_activation.*: patches take none"),
-    ],
-)
-def test_what_patches_refuse(settings, asked, message):
-    problem = EMBEDDING.toward("dgrad")
-    config = tuple(settings.items()) or None
-    plan, reason = plan_of("activation_stationary", seen(), options_of(problem, asked), config)
-    assert plan is None
-    assert re.search(message, reason), reason
 
 
 @pytest.mark.parametrize("taps", [(2, 2, 2), (3, 1, 2)])
