@@ -1,10 +1,9 @@
 """Models of diffusers; where a class's defaults are a toy's, by the config of the model that it is known for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-from zoo import Model, attribute
+from zoo import Model, made_by
 
 _DOWN, _UP = ("DownEncoderBlock2D",) * 4, ("UpDecoderBlock2D",) * 4
 _WIDE = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2}
@@ -73,11 +72,7 @@ _ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def _built(kind: str, settings: dict[str, Any]) -> Callable[[], torch.nn.Module]:
-    return lambda: attribute(f"diffusers:{kind}")(**settings)
-
-
 def models() -> Iterator[Model]:
     """All of them."""
     for name, kind, settings, inputs in _ROWS:
-        yield Model(name, "diffusers", _built(kind, settings), inputs)
+        yield Model(name, "diffusers", made_by(f"diffusers:{kind}", **settings), inputs)

@@ -1,10 +1,10 @@
 """Models of timm, torchvision and torchaudio, by their names there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from zoo import CPU, META, Ids, Model, attribute
+from zoo import CPU, META, Ids, Model, made_by
 
 #: Name and extent of the picture.
 _TIMM = (
@@ -43,28 +43,14 @@ _TORCHAUDIO: tuple[tuple[str, dict[str, Any], dict[str, Any], str], ...] = (
 )  # fmt: skip
 
 
-def _timm(name: str) -> Callable[[], torch.nn.Module]:
-    return lambda: attribute("timm:create_model")(name)
-
-
-def _torchvision(name: str) -> Callable[[], torch.nn.Module]:
-    def build() -> torch.nn.Module:
-        segments = name.startswith(("fcn", "deeplab", "lraspp"))
-        return attribute("torchvision.models:get_model")(name, **(_NO_WEIGHTS if segments else {}))
-
-    return build
-
-
-def _torchaudio(name: str, arguments: dict[str, Any]) -> Callable[[], torch.nn.Module]:
-    return lambda: attribute(f"torchaudio.models:{name}")(**arguments)
-
-
 def models() -> Iterator[Model]:
     """All of them."""
     for name, extent in _TIMM:
-        yield Model(name, "timm", _timm(name), {"x": (1, 3, extent, extent)})
+        yield Model(name, "timm", made_by("timm:create_model", name), {"x": (1, 3, extent, extent)})
     for name, shape in _TORCHVISION:
         argument = "input" if name.startswith("lraspp") else "x"
-        yield Model(name, "torchvision", _torchvision(name), {argument: shape})
+        weights = _NO_WEIGHTS if name.startswith(("fcn", "deeplab", "lraspp")) else {}
+        build = made_by("torchvision.models:get_model", name, **weights)
+        yield Model(name, "torchvision", build, {argument: shape})
     for name, arguments, inputs, device in _TORCHAUDIO:
-        yield Model(name, "torchaudio", _torchaudio(name, arguments), inputs, device)
+        yield Model(name, "torchaudio", made_by(f"torchaudio.models:{name}", **arguments), inputs, device)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from zoo import CPU, Ids, Model, attribute
+from zoo import CPU, Ids, Model, attribute, made_by
 
 _KL = {"layers_per_block": 1, "norm_num_groups": 4, "latent_channels": 4}
 _CODEC = {"num_filters": 4, "codebook_size": 16, "codebook_dim": 8, "upsampling_ratios": [2, 2]}
@@ -61,10 +61,6 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def _diffusers(kind: str, settings: dict[str, Any]) -> Callable[[], torch.nn.Module]:
-    return lambda: attribute(f"diffusers:{kind}")(**settings)
-
-
 def _transformers(kind: str, config: str, settings: dict[str, Any]) -> Callable[[], torch.nn.Module]:
     path = f"transformers.{kind}" if ":" in kind else f"transformers:{kind}"
     return lambda: attribute(path)(attribute(f"transformers:{config}")(**settings))
@@ -73,7 +69,7 @@ def _transformers(kind: str, config: str, settings: dict[str, Any]) -> Callable[
 def models() -> Iterator[Model]:
     """All of them."""
     for kind, settings, inputs in _DIFFUSERS:
-        yield Model(kind, "diffusers", _diffusers(kind, settings), inputs, CPU)
+        yield Model(kind, "diffusers", made_by(f"diffusers:{kind}", **settings), inputs, CPU)
     for kind, config, settings, inputs in _TRANSFORMERS:
         name = kind.rpartition(":")[2]
         yield Model(name, "transformers", _transformers(kind, config, settings), inputs, CPU)

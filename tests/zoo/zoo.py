@@ -52,6 +52,11 @@ class Model:
         return torch.empty(one, device=META) if self.device == META else torch.rand(one, generator=generator)
 
 
+def made_by(path: str, *args: Any, **settings: Any) -> Callable[[], torch.nn.Module]:
+    """What calls the class or function that a path names."""
+    return lambda: attribute(path)(*args, **settings)
+
+
 def attribute(path: str) -> Any:
     """What "package.module:name" names."""
     module, _colon, name = path.partition(":")
