@@ -70,7 +70,7 @@ conformance: $(ALL) ## run AWS's own kernels in the simulator: make conformance 
 	@$(BIN)/python tests/conformance $(CHECKOUTS) --out tests/conformance.md
 
 peers: $(ALL) ## run causal-conv1d's own tests on nkiconv's functions: make peers CHECKOUTS="PATH" OPTIONS="--help"
-	@$(BIN)/python tests/peers $(CHECKOUTS) $(OPTIONS)
+	@$(BIN)/python tests/conformance $(CHECKOUTS) --seconds 300 $(OPTIONS)
 
 validation: $(ALL) ## model what others have measured on trn2: make validation CHECKOUTS="PATH ..."
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/validation $(CHECKOUTS) --out profiles/validation.md

@@ -1,22 +1,28 @@
-"""How much of AWS's own kernels runs in nkiconv's simulator: writes tests/conformance.md.
+"""How much of AWS's own kernels runs in nkiconv's simulator, and of causal-conv1d's own tests on nkiconv's functions.
 
-    make conformance CHECKOUTS="../nki-library ../nki-samples ../aws-neuron-sdk"
+    make conformance CHECKOUTS="../nki-library ../nki-samples ../aws-neuron-sdk"    writes tests/conformance.md
+    make peers CHECKOUTS=../causal-conv1d
 
 Takes checkouts of nki-library (runs its tests), nki-samples and aws-neuron-sdk (run their tutorials) and says for each
 kernel whether it passed, how far it is from its reference, and why it did not. Needs what nki-library's tests import
-(docs/kernels.md, "Kernels of others"); nothing of a checkout is kept.
+(docs/kernels.md, "Kernels of others"). The tests of causal-conv1d run with nkiconv's functions under that package's
+name, on the cpu, in each mode of NKICONV_CPU, against the checkout's own references; they need einops (`make setup`).
+Nothing of a checkout is kept.
 """
 
 import argparse
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import causal_suite
 import library
 import tutorials
 from rich.progress import track
 
+from nkiconv.pytorch.computers.modes import MODES
 from nkiconv.whole_file import write_page
 
 #: Folders by which a checkout of tutorials is known.
@@ -93,26 +99,58 @@ def tutorials_section(checkout: Path, commit: str) -> Iterator[str]:
     yield ""
 
 
+def causal_section(checkout: Path, commit: str, mode: str, asked: argparse.Namespace) -> Iterator[str]:
+    """What came of causal-conv1d's tests in one mode, as lines of Markdown."""
+    began, sample = time.monotonic(), asked.torch_sample if mode == "torch" else asked.sample
+    found = causal_suite.collect(checkout, mode, sample, asked.seed, asked.seconds, asked.only)
+    which = f"a sample of {sample}, seed {asked.seed}" if sample else "all"
+    yield f"## causal-conv1d ({commit}), NKICONV_CPU={mode} ({which}; {time.monotonic() - began:.0f} s)"
+    yield ""
+    yield "| test | passed | of | skipped | why not |"
+    yield "| --- | ---: | ---: | ---: | --- |"
+    for one in found:
+        why = "; ".join(f"{count} x {reason}" for reason, count in one.reasons.most_common(3))
+        yield f"| {one.file} | {one.passed} | {one.run} | {one.skipped} | {why} |"
+    sums = [sum(getattr(one, what) for one in found) for what in ("passed", "run", "skipped")]
+    yield f"| **all** | {' | '.join(map(str, sums))} | |"
+    yield ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python tests/conformance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkouts", type=Path, nargs="+", help="of nki-library, nki-samples, aws-neuron-sdk")
-    parser.add_argument("--only", default="", help="of nki-library: folders whose path contains this")
+    parser.add_argument(
+        "checkouts", type=Path, nargs="+", help="of nki-library, nki-samples, aws-neuron-sdk, causal-conv1d"
+    )
+    parser.add_argument(
+        "--only", default="", help="of nki-library: folders whose path contains this; of causal-conv1d: pytest's -k"
+    )
     parser.add_argument("--marker", default="fast", help="of nki-library: pytest's -m; default: fast")
-    parser.add_argument("--seconds", type=int, default=120, help="for one of its tests, at most; default: 120")
+    parser.add_argument("--seconds", type=int, default=120, help="for one of their tests, at most; default: 120")
+    parser.add_argument("--mode", action="append", choices=MODES, help="of causal-conv1d: of NKICONV_CPU; default: all")
+    parser.add_argument("--sample", type=int, default=60, help="of its tests in the simulator; 0: all; default: 60")
+    parser.add_argument(
+        "--torch-sample", type=int, default=0, help="of its tests in torch's mode; default: 0, all (an hour or two)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the samples; default: 0")
     parser.add_argument("--commit", action="append", default=[], help="of each checkout that is no git repository")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
-    known = (library.TESTS, *TUTORIALS)
+    known = (library.TESTS, *TUTORIALS, causal_suite.TESTS)
     for checkout in asked.checkouts:
-        if not any((checkout / folder).is_dir() for folder in known):
-            parser.error(f"{checkout}: has none of {', '.join(map(str, known))}; give a checkout of one of the three")
-    lines = ["# AWS's kernels in the simulator", "", "Written by `make conformance`. Nothing here ran on hardware.", ""]
+        if not any((checkout / place).exists() for place in known):
+            parser.error(f"{checkout}: has none of {', '.join(map(str, known))}; give a checkout of one of the four")
+    peers = all((checkout / causal_suite.TESTS).is_file() for checkout in asked.checkouts)
+    title, command = ("Peers' tests", "peers") if peers else ("AWS's kernels in the simulator", "conformance")
+    lines = [f"# {title}", "", f"Written by `make {command}`. Nothing here ran on hardware.", ""]
     for index, checkout in enumerate(path.resolve() for path in asked.checkouts):
         commit = asked.commit[index] if index < len(asked.commit) else commit_of(checkout)
         if (checkout / library.TESTS).is_dir():
             lines += library_section(checkout, commit, asked.only, asked.marker, asked.seconds)
+        elif (checkout / causal_suite.TESTS).is_file():
+            for mode in asked.mode or MODES:
+                lines += causal_section(checkout, commit, mode, asked)
         else:
             lines += tutorials_section(checkout, commit)
     write_page(lines, asked.out)

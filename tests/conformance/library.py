@@ -74,23 +74,33 @@ def reason_of(message: str, places: Sequence[str] = ()) -> str:
     return message.strip().splitlines()[0][:80] if message.strip() else "no message"
 
 
-def run_folder(checkout: Path, folder: Path, marker: str, seconds: int) -> ElementTree.Element | None:
-    """The JUnit document of a folder's tests, or None where nothing came of it."""
-    paths = [str(checkout), str(checkout / "src"), str(HERE), str(HERE.parents[1])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
+def document_of(
+    arguments: Sequence[str], folder: Path, paths: Sequence[Path], seconds: int, **environment: str
+) -> ElementTree.Element | None:
+    """The JUnit document of tests that run in a folder for at most so many seconds each, or None where nothing came of
+    them."""
+    places = os.pathsep.join(map(str, [*paths, HERE, HERE.parents[1]]))
+    environment = {**os.environ, "PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1", **environment}
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "junit.xml"
-        command = [sys.executable, "-m", "pytest", "-p", "plugin", "--test-mode", "simulation", "-q", "--tb=short"]
-        command += ["-n", "2", "--timeout", str(seconds), "--continue-on-collection-errors", "-m", marker]
-        command += ["--force-local-cleanup"]  # of gigabytes that their harness writes for each test
-        command += ["--output-directory", scratch, "--junitxml", str(report), str(folder)]
-        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--timeout", str(seconds), *arguments]
+        command += ["--junitxml", str(report)]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if report.exists():
             return ElementTree.parse(report).getroot()
         missing = re.search(r"No module named '(\w+)'", done.stderr + done.stdout)
         if missing:
-            sys.exit(f"{missing[1]}: is not installed, and nki-library's tests import it; see docs/kernels.md")
+            sys.exit(f"{missing[1]}: is not installed, and these tests import it; see docs/kernels.md")
         return None
+
+
+def run_folder(checkout: Path, folder: Path, marker: str, seconds: int) -> ElementTree.Element | None:
+    """The JUnit document of a folder of nki-library's tests."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["-p", "plugin", "--test-mode", "simulation", "-n", "2", "--continue-on-collection-errors"]
+        command += ["-m", marker, "--output-directory", scratch, str(folder)]
+        command += ["--force-local-cleanup"]  # of gigabytes that their harness writes for each test
+        return document_of(command, checkout, [checkout, checkout / "src"], seconds)
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,7 @@ class Result:
     difference from the reference."""
 
     file: str
+    test: str
     outcome: str
     message: str = ""
     places: tuple[str, ...] = ()
@@ -113,41 +124,48 @@ def results(document: ElementTree.Element) -> Iterator[Result]:
     for case in document.iter("testcase"):
         names = case.attrib["classname"].split(".") if case.attrib["classname"] else case.attrib["name"].split(".")
         file = next((name for name in reversed(names) if name.startswith("test_")), names[-1])
+        test = case.attrib["name"].partition("[")[0]
         for kind, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
             node = case.find(kind)
             if node is not None:
                 last = re.split(r"^(?:During handling|The above exception).*$", node.text or "", flags=re.MULTILINE)[-1]
                 said = [node.attrib.get("message", ""), *re.findall(r"^E +(.*)$", last, re.MULTILINE)]
                 places = re.findall(r"^(\S+\.py):\d+: ", last, re.MULTILINE)
-                yield Result(file, outcome, "\n".join(said), tuple(places))
+                yield Result(file, test, outcome, "\n".join(said), tuple(places))
                 break
         else:
             said = {one.attrib["name"]: one.attrib["value"] for one in case.iterfind("properties/property")}
             difference = float(said["difference"]) if "difference" in said else None
-            yield Result(
-                file, "passed", "", (), difference, "adapted" in said, "RaceWarning" in said, "CapacityWarning" in said
-            )
+            told = ("adapted" in said, "RaceWarning" in said, "CapacityWarning" in said)
+            yield Result(file, test, "passed", "", (), difference, *told)
+
+
+def tallied(found: Iterable[Result], by: str) -> list[Found]:
+    """What came of every file, or test, in their order."""
+    every: dict[str, Found] = {}
+    for result in found:
+        one = every.setdefault(getattr(result, by), Found(getattr(result, by)))
+        if result.outcome == "passed":
+            one.passed += 1
+            one.adapted += result.adapted
+            one.raced += result.raced
+            one.overflowed += result.overflowed
+            if result.difference is not None:
+                one.difference = max(one.difference or 0.0, result.difference)
+        elif result.outcome == "skipped":
+            one.skipped += 1
+        else:
+            one.reasons[reason_of(result.message, result.places)] += 1
+    return list(every.values())
 
 
 def collect(checkout: Path, folders: Iterable[Path], marker: str, seconds: int) -> list[Found]:
     """What came of every file, by name."""
-    found: dict[str, Found] = {}
+    found: list[Found] = []
     for folder in folders:
         document = run_folder(checkout, folder, marker, seconds)
         if document is None:
-            found[str(folder)] = Found(folder.name, reasons=Counter({"pytest ended without a report": 1}))
-            continue
-        for result in results(document):
-            one = found.setdefault(result.file, Found(result.file))
-            if result.outcome == "passed":
-                one.passed += 1
-                one.adapted += result.adapted
-                one.raced += result.raced
-                one.overflowed += result.overflowed
-                if result.difference is not None:
-                    one.difference = max(one.difference or 0.0, result.difference)
-            elif result.outcome == "skipped":
-                one.skipped += 1
-            else:
-                one.reasons[reason_of(result.message, result.places)] += 1
-    return sorted(found.values(), key=lambda one: one.file)
+            found.append(Found(folder.name, reasons=Counter({"pytest ended without a report": 1})))
+        else:
+            found += tallied(results(document), "file")
+    return sorted(found, key=lambda one: one.file)

@@ -5,8 +5,6 @@ is never compared with itself.
 """
 
 import ast
-import json
-import os
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -52,49 +50,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--checkout", type=Path, help="of causal-conv1d")
     parser.addoption("--sample", type=int, default=0, help="how many of the tests; 0: all")
     parser.addoption("--seed", type=int, default=0, help="of the sample")
-    parser.addoption("--events", type=int, help="a file descriptor that takes a line of JSON for each event")
-
-
-class _Events:
-    """Tells the command how many tests there are, and what came of each."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.file = os.fdopen(descriptor, "w", buffering=1)
-
-    def say(self, **event: Any) -> None:
-        self.file.write(f"{json.dumps(event)}\n")
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """How many run."""
-        self.say(total=len(session.items))
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that does not even load."""
-        if report.failed:
-            message = f"does not load, none of its tests ran: {_last_line(str(report.longrepr))}"
-            self.say(test=report.nodeid, outcome="failed", message=message)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The call of a test, or a set-up that skips or breaks it."""
-        if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
-            message = "" if report.outcome == "passed" else _last_line(_crash(report))
-            self.say(test=report.nodeid, outcome=report.outcome, message=message)
-
-
-def _crash(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return crash.message.splitlines()[0] if crash else str(report.longrepr)
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].removeprefix("E").strip() if lines else ""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is imported."""
-    if config.getoption("events") is not None:
-        config.pluginmanager.register(_Events(config.getoption("events")))
     pytorch.install_causal_conv1d()
 
 
