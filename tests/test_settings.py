@@ -39,6 +39,18 @@ def test_an_open_config_has_neighbours_of_what_it_need_not_say(settings):
         assert declared[name].unsupported_reason(name, value) == ""
 
 
+@pytest.mark.parametrize("settings", Settings.__subclasses__(), ids=lambda one: one.__name__)
+def test_what_is_not_declared_is_refused_by_name(settings):
+    for name, one in declarations(settings).items():
+        least, most = (one.accepted or ("", ""))[:: max(1, len(one.accepted) - 1)][:2]
+        of_ints = type(least) is int
+        for value in (least - 1, most + 1, True, 1.5) if of_ints else ("nothing", 2) if one.accepted else ():
+            assert f"config {name}={value}: must be " in settings.unsupported_reason(((name, value),))
+    assert "has no setting nonsense; it has" in settings.unsupported_reason((("nonsense", 1),))
+    for name, _ in settings.removed:
+        assert f"config {name}: was removed from " in settings.unsupported_reason(((name, 1),))
+
+
 #: A case of each algorithm whose time a dropped warm-up would move by more than 2 %.
 CASES = {
     "mixed": "kda_bf16",
