@@ -20,7 +20,6 @@ from .depthwise import (
     input_unsupported,
     inputs_of,
 )
-from .engines import Engines
 from .prices import transpose_ns
 from .settings import Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slot_for
@@ -39,9 +38,9 @@ ROW_MAX = 128
 WARMUP, MANY_ROWS = 16, 65_536
 #: Bytes a partition of a tile's rows, products and results on Vector, two tiles at once; and of filters, also two.
 PART_BYTES, VECTOR_FILTER_BYTES = 32_768, 49_152
-#: ns from the first load to the first sums and from the last sums to the end of the last store, on few partitions and
-#: without the stages' own times of the first and the last tile; fp32, at half rate, adds FP32_NS.
-TENSOR_ENDS_NS, FP32_NS, VECTOR_ENDS_NS = 2550.0, 500.0, 2150.0
+#: ns from the first load to the first sums and from the last sums to the end of the last store, without the stages' own
+#: times of the first and the last tile.
+TENSOR_ENDS_NS, VECTOR_ENDS_NS = 2550.0, 2150.0
 #: Instructions of Vector for a tile besides products and sums, with its waits; on the Tensor Engine, besides one a
 #: column for the tile's bands.
 VECTOR_INSTRUCTIONS, TENSOR_INSTRUCTIONS = 4, 3
@@ -258,10 +257,9 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, targ
 
 
 def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> float:
-    """ns on the Tensor Engine: the busiest engine's work of all tiles, the filters before them, the ends."""
+    """ns on the Tensor Engine: the busiest engine's work of all tiles, the first filters before them, the ends."""
     kinds = 2 if plan.state > 0 else 1
-    fp32 = geometry.itemsize == 4
-    element_ns = target.vector_ns if fp32 else target.vector_16bit_ns
+    element_ns = target.vector_ns if geometry.itemsize == 4 else target.vector_16bit_ns
     every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
     tiles = div_ceil(every, min(plan.groups, every))
     channels = plan.pieces * plan.channels * min(plan.groups, every)
@@ -275,10 +273,7 @@ def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> fl
     made_ns = kinds * (placed_ns + geometry.Q * (target.vector_fixed_ns + loaded * plan.pieces * element_ns))
     row_ns = target.row_ns(plan.channels * geometry.S, geometry.w_s, geometry.itemsize)
     taps_ns = min(target.rows_an_engine, plan.pieces * loaded) * row_ns
-    first_ns = made_ns + taps_ns + bands_ns + dma_ns
-    filters_ns = (div_ceil(every, plan.filters) - 1) * max(made_ns, taps_ns)
-    ends_ns = TENSOR_ENDS_NS + (FP32_NS if fp32 else 0.0) + skews_ns(target, plan.pieces * plan.pitch)
-    return float(ends_ns + first_ns + filters_ns + plan.image_tiles * tiles * tile_ns)
+    return float(TENSOR_ENDS_NS + made_ns + taps_ns + bands_ns + dma_ns + plan.image_tiles * tiles * tile_ns)
 
 
 def tile_of(
@@ -296,13 +291,12 @@ def tile_of(
     read_ns = plan.pieces * target.vector_fixed_ns + read_elements * (target.vector_ns + target.scalar_ns) / 2
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
     made_ns = bands_ns / plan.image_tiles
-    busy_ns = max((made_ns + read_ns + moved_ns) / 2, made_ns, moved_ns)
+    busy_ns = (made_ns + read_ns + moved_ns) / 2
     runs_ns = inputs_of(geometry) * target.row_ns(width * geometry.W, geometry.x_w, item)
     runs_ns += target.row_ns(width * columns, geometry.y_q, item)
     bytes_moved = rows * width * (geometry.W * inputs_of(geometry) + columns) * item
     dma_ns = max(target.rows_an_engine * runs_ns, bytes_moved * target.hbm_byte_ns)
-    issue_ns = 2 * kinds * plan.pieces * target.static_issue_ns
-    return dma_ns, max(tensor, busy_ns, dma_ns, issue_ns)
+    return dma_ns, max(tensor, busy_ns, dma_ns)
 
 
 def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
@@ -325,15 +319,7 @@ def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, tar
     work_ns += images * length * geometry.W * gate_ns(geometry, target)
     runs_ns = inputs_of(geometry) * target.row_ns(length * geometry.W, geometry.x_w, item)
     runs_ns += target.row_ns(length * geometry.Q, geometry.y_q, item)
-    channels = min(P_MAX, div_ceil(block.count, length))
-    rows = min(target.rows_an_engine, channels)
+    rows = min(target.rows_an_engine, div_ceil(block.count, length))
     moved_ns = images * rows * runs_ns
     filter_ns = rows * target.row_ns(length * geometry.S, geometry.w_s, item)
-    steady_ns = work_ns if rounds == 1 else max(work_ns, moved_ns)
-    ends_ns = VECTOR_ENDS_NS + skews_ns(target, channels)
-    return float(ends_ns + filter_ns + moved_ns / rounds + steady_ns)
-
-
-def skews_ns(target: Target, rows: int) -> float:
-    """ns by which the last DMA engine of so many partitions begins after the first, for a load and a store."""
-    return (target.load_skew_ns + target.store_skew_ns) * Engines(target).skew(rows)
+    return float(VECTOR_ENDS_NS + filter_ns + moved_ns + work_ns)
