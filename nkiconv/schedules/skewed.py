@@ -1,5 +1,5 @@
 """`skewed`, gradients of depthwise filters by skewed diagonals of products: settings, the tiles of a gradient, and a
-bound of its time: a core's channels, matmul by matmul, each as long as Tensor Engine, DMA or evacuations.
+bound of its time: a core's channels, matmul by matmul, each as long as Tensor Engine or DMA.
 
 Rows are cut into units, positions of a unit into passes, taps into chunks, channels into batches, the same on any
 number of cores.
@@ -284,30 +284,16 @@ def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
     """A lower bound of a core's ns: the first batch's loads, then groups one after the other, each as long as its
-    busiest engine; or the triggers of all loads."""
-    item, fp32, gy = geometry.itemsize, geometry.itemsize == SUM_BYTES, plan.beside // plan.channels
-    # Tensor: products, at half rate if they stream too few columns, and sums of rows
-    passes = target.matmul_passes_fp32 if fp32 else 1.0
-    column_ns = target.tensor_column_fp32_ns / passes if fp32 else target.tensor_column_ns
+    products, or as its DMA: runs of units of x and gy, products to HBM and, aligned, back."""
+    item, gy = geometry.itemsize, plan.beside // plan.channels
+    passes, column_ns = 1.0, target.tensor_column_ns
+    if item == SUM_BYTES:
+        passes, column_ns = target.matmul_passes_fp32, target.tensor_column_fp32_ns / target.matmul_passes_fp32
     streamed = max(plan.columns, target.matmul_columns_min)
-    sums = target.onezero_passes_fp32 * (plan.taps / plan.stacks + (plan.folds > 1) * plan.part_columns)
-    array_ns = plan.tiles * plan.passes * passes * (streamed * column_ns + target.matmul_ns)
-    array_ns = plan.chunks * (array_ns + sums * target.tensor_column_ns)
-    if plan.columns * target.half_rate < target.window_work * streamed:
-        array_ns /= target.half_rate
-    # DMA: runs of units of x and gy; products to HBM and, aligned, back
+    array_ns = plan.chunks * plan.tiles * plan.passes * passes * (streamed * column_ns + target.matmul_ns)
     lines, window = plan.tiles * plan.channels * plan.units * plan.images, min(plan.window, geometry.W)
     load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
-    load_ns = max(load_ns, lines * (gy * plan.unit + window) * item * target.hbm_long_byte_ns)
-    rows = plan.beside * plan.part * plan.chunks
-    back_ns = plan.part_columns * SUM_BYTES * target.byte_ns + target.run_ns(plan.reach * SUM_BYTES)
-    num_bytes = rows * (plan.part_columns + plan.reach) * SUM_BYTES
-    dma_ns = load_ns + max(rows * back_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns)
-    # Vector and Scalar share evacuations
-    columns = plan.part_columns * (plan.folds + 1 / plan.stacks) if plan.folds > 1 else plan.columns
-    read_ns = plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns)
-    batches = div_ceil(len(plan.batches), PARTS)
-    of_x = len(x_runs(plan, geometry)) * plan.channels
-    triggers_ns = batches * plan.tiles * (plan.beside + of_x) * target.static_issue_ns
-    work_ns = plan.groups * (load_ns + TOGETHER * batches * max(array_ns, dma_ns, read_ns))
-    return float(2 * round_trip_ns(target) + max(work_ns, triggers_ns))  # products are stored to HBM and loaded
+    num_bytes = plan.beside * plan.part * plan.chunks * (plan.part_columns + plan.reach) * SUM_BYTES
+    each_ns = max(array_ns, load_ns + num_bytes * target.hbm_long_byte_ns)
+    work_ns = plan.groups * (load_ns + TOGETHER * div_ceil(len(plan.batches), PARTS) * each_ns)
+    return float(2 * round_trip_ns(target) + work_ns)  # products are stored to HBM and loaded
