@@ -134,13 +134,11 @@ def both_cores_us(launch):
 
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("operation", random_problems.OF)
-def test_core_0_takes_no_more_than_both_cores(operation):
-    """Core 1 may have more to do than core 0; both share the HBM's rate, of which core 0 has at least half."""
+def test_core_1_takes_no_more_than_both_cores(operation):
+    """Core 0 may have more to do than core 1; both share the HBM's rate, of which core 1 has at least half."""
     for problem in random_problems.OF[operation](1, 46):
         launch = launch_of(problem)
-        if execute(launch[0], *launch[1:], trace_only=True).programs[0].instructions:
-            us = core_us(launch, Rates(), 50_000)
-            assert us <= 1.06 * both_cores_us(launch), problem
+        assert core_us(launch, Rates(), 50_000) <= 1.06 * both_cores_us(launch), problem
 
 
 def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
@@ -152,7 +150,7 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
     config = operation.complete("weight_stationary", operation.shape(request, Rates()), None)
     config = clock.with_counts(config, (clock.PROBE, clock.PROBE))
     launch = launch_of(problem, "weight_stationary", config)
-    probe = clock.Probe(*clock.core_trace(launch, Rates(), None, 0, cut=False), config)
+    probe = clock.Probe(*clock.core_trace(launch, Rates(), None, 1, cut=False), config)
     assert len(probe.places) == 2
     assert max(map(sum, probe.known)) == WARM_UP_MAX
 

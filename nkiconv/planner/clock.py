@@ -1,8 +1,8 @@
-"""Times of an estimate's candidates: the kernel's loop on the simulator's timeline, core 0 alone.
+"""Times of an estimate's candidates: the kernel's loop on the simulator's timeline, core 1 alone.
 
-The two cores of a kernel compute two halves of its outputs alike, so core 0 is timed with half of the HBM's rate, at
-half the cost of a plan's timing. `python tests/choice --clock` prints the difference to both cores' time. There is no
-second model: prices, dependencies, throttle and queues are the timeline's.
+The two cores of a kernel compute two halves of its outputs alike, and core 1 has the longer one of an odd number: it is
+timed with half of the HBM's rate, at half the cost of a plan's timing. `python tests/choice --clock` prints the
+difference to both cores' time. There is no second model: prices, dependencies, throttle and queues are the timeline's.
 
 The Tensor Engine starts at half rate, and a window of its throttle with enough work brings it to its full rate: kernels
 begin with as many matmuls on zeros as fill its waits. A kernel is traced once, with `PROBE` of them in each place; for
@@ -29,6 +29,8 @@ from .request import Config
 INSTRUCTIONS, OTHERS = 140, 100
 #: Instructions that take as long as a trace's fixed cost.
 TRACE = 20
+#: Ratio of the second candidate's time on core 1 to the first's below which core 0 is timed, too.
+CLOSE = 1.1
 #: Largest ratio of a candidate's cost model to the least at which it is timed, and its settings refined.
 NEAR = 1.2
 #: The setting that counts matmuls on zeros; settings that count those of a second place, and whether FIRST counts these
@@ -81,12 +83,12 @@ class _Race:
         return best[0], with_counts(best[1], probe.found())
 
     def time(self, one: Choice, counts: Counts | None) -> None:
-        """Time core 0 of a candidate, if the budget has instructions left, with these counts of matmuls on zeros or,
+        """Time core 1 of a candidate, if the budget has instructions left, with these counts of matmuls on zeros or,
         for None, the best of a few."""
         if self.left <= 0:
             return
         try:
-            probe = self.probe(one, 0, self.left, counts)
+            probe = self.probe(one, 1, self.left, counts)
         except TraceLimitError:
             self.left = 0
             return
@@ -107,16 +109,17 @@ class _Race:
         return Probe(execution, own, config, counts)
 
     def confirmed(self) -> tuple[Choice, Probe]:
-        """The candidate of the least time of its slower core, and that core's trace."""
+        """The candidate of the least time of its slower core, and that core's trace; the first on core 1 if no other is
+        near it."""
         order = sorted(self.found, key=lambda one: self.found[one].us)
         best, slower = order[0], self.found[order[0]]
-        if len(order) > 1:
+        if len(order) > 1 and self.found[order[1]].us < CLOSE * slower.us:
             least_us = math.inf
             for one in order:
-                if self.found[one].us >= least_us:
-                    break
                 known = self.found[one]
-                probe = max(known, self.probe(one, 1, None, known.least), key=lambda core: core.us)
+                if known.us >= least_us:
+                    break
+                probe = max(known, self.probe(one, 0, None, known.least), key=lambda core: core.us)
                 if probe.us < least_us:
                     least_us, best, slower = probe.us, one, probe
         return best, slower

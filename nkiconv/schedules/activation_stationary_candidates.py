@@ -50,7 +50,7 @@ SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
 LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
 #: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in
 #: rotation, bytes a partition of a round's matrices; sizes of blocks whose other settings are tried together.
-WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 4
+WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
 
 #: The schedules of this algorithm.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule

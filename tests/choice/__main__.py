@@ -147,7 +147,7 @@ def times(named: Sequence[ConvProblem]) -> Iterator[str]:
 
 
 def clocked(problem: ConvProblem, most: int) -> tuple[str, float] | None:
-    """(algorithm of the estimate, modelled us of core 0 alone over those of both cores); None of a long kernel."""
+    """(algorithm of the estimate, modelled us of core 1 alone over those of both cores); None of a long kernel."""
     request, rates = Request(problem=problem), Rates()
     found, operation = chosen(request), operation_for(request)
     kernel, args, kwargs = launch = operation.kernel[2], *operation.launch(request, found.algorithm, found.config)
@@ -159,13 +159,13 @@ def clocked(problem: ConvProblem, most: int) -> tuple[str, float] | None:
 
 
 def clocks(problems: Sequence[ConvProblem], most: int) -> Iterator[str]:
-    """How far core 0 alone is from both cores, as lines of Markdown, by algorithm."""
+    """How far core 1 alone is from both cores, as lines of Markdown, by algorithm."""
     ratios: dict[str, list[float]] = {}
     for problem in track(problems, description="clock"):
         found = clocked(problem, most)
         if found is not None:
             ratios.setdefault(found[0], []).append(found[1])
-    yield "Modelled us of core 0 alone over those of both cores, kernels of estimates."
+    yield "Modelled us of core 1 alone over those of both cores, kernels of estimates."
     yield ""
     yield "| algorithm | kernels | median error | 90th percentile | least | most |"
     yield "|---|---:|---:|---:|---:|---:|"
