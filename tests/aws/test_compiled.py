@@ -121,7 +121,7 @@ def test_states(activation, launches, searched, graphs):
     assert all(map(follows_plan, [told, *launches_of(backward)]))
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [None, "silu"])
 def test_packed_sequences(activation, launches, searched, graphs):
     """Their offsets are data, of which no kernel depends on more than how many there are."""
@@ -181,7 +181,7 @@ def test_epilogues_packed_filters_and_changes_in_place(launches, searched, graph
     assert all(map(follows_plan, (told, again, filters)))
 
 
-@pytest.mark.cover(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["conv1d", "depthwise_conv1d", "conv2d"])
 def test_dynamic_shapes_become_numbers(kind, launches, searched, graphs):
     """A kernel is compiled for a shape: another one compiles, and plans, another kernel."""
