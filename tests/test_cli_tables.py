@@ -25,30 +25,21 @@ pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
 
 
-def test_an_empty_cache(plans):
+def test_what_is_kept_is_listed(plans):
     assert f"0 files in {plans}" in " ".join(run("cache", "list", width=300).stdout.split())
     assert run("cache", "clear").stdout.startswith("deleted 0 files (0 B)")
-
-
-def test_what_is_kept_is_listed(plans):
-    found = plan(PROBLEM)
+    found, request = plan(PROBLEM), Request(problem=PROBLEM.replace(N=2), asked=Asked())
+    cache.store_estimate(request, entry.answer(request, quick=True))
     (plans / ("0" * 32 + ".json")).write_text("{")
     (plans / "mine.json").write_text("{}")
     rows = json.loads(run("cache", "list", "--json").stdout)["rows"]
-    assert [row["kind"] for row in sorted(rows, key=lambda row: row["kind"])] == ["plan", "unreadable"]
+    kinds = [("estimate", True), ("plan", True), ("unreadable", False)]
+    assert sorted((row["kind"], row["current"]) for row in rows) == kinds
     [row] = [row for row in rows if row["kind"] == "plan"]
     assert row["problem"] == "N=1 C=8 W=40 S=3 bf16"
     assert (row["algorithm"], row["modelled_us"], row["current"]) == (found.algorithm, found.modelled_us, True)
     assert row["target"] == "trn2"
     assert "N=1 C=8 W=40 S=3 bf16,plan,2,trn2," in run("cache", "list", "--format", "csv").stdout
-
-
-def test_estimates_are_listed_and_current(plans):
-    request = Request(problem=PROBLEM, asked=Asked())
-    cache.store_estimate(request, entry.answer(request, quick=True))
-    (plans / ("0" * 32 + ".json")).write_text("[]")
-    rows = json.loads(run("cache", "list", "--json").stdout)["rows"]
-    assert sorted((row["kind"], row["current"]) for row in rows) == [("estimate", True), ("unreadable", False)]
 
 
 def test_clear_leaves_other_files_and_what_is_current(plans, monkeypatch):

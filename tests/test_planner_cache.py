@@ -125,14 +125,12 @@ def test_a_document_that_is_no_plan_is_refused_by_name(what):
             Plan.from_json(text)
 
 
-def test_a_directory_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch):
+def test_users_without_a_directory_have_plans_and_a_warning(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "file" / "plans"))
     with pytest.warns(cache.CacheWarning, match="set NKICONV_CACHE"):
         assert plan(PROBLEM).algorithm
 
-
-def test_a_user_without_a_home_has_plans_and_a_warning(monkeypatch):
     def nowhere():
         raise RuntimeError("Could not determine home directory.")
 

@@ -59,10 +59,15 @@ def test_a_line_says_what_its_plan_is(ship, which):
     assert key_of(found.request) == key_of(plan.request)
 
 
-def test_a_call_takes_it_before_an_estimate(ship):
+def test_calls_and_searches_take_it_before_an_estimate(ship):
+    assert (known(REQUEST), shipped.table().plans()) == (None, []), "no file ships nothing"
     ship(PLAN)
     assert taken(REQUEST) == Estimate("implicit_gemm", PLAN.config)
     assert taken(REQUESTS["one core"]) == estimate(REQUESTS["one core"], use_cache=False)
+    for other in ({"constants": (("dma.hbm_shared_gbps", 100.0),)}, {"algorithms": ("implicit_gemm",)}):
+        assert known(Request(problem=PROBLEM, asked=REQUEST.asked, **other)) is None
+    field = field_of(REQUEST, Rates())
+    assert key_of_candidate(field.default(field.start(wide=False)[0])) == ("implicit_gemm", PLAN.config)
 
 
 @pytest.mark.parametrize(("algorithm", "config"), [
@@ -80,16 +85,6 @@ def test_plans_of_other_constants_are_passed_over(ship, first):
     assert shipped.table().plans() == []
 
 
-def test_what_is_asked_otherwise_is_estimated(ship):
-    ship(PLAN)
-    for other in ({"constants": (("dma.hbm_shared_gbps", 100.0),)}, {"algorithms": ("implicit_gemm",)}):
-        assert known(Request(problem=PROBLEM, asked=REQUEST.asked, **other)) is None
-
-
-def test_no_file_ships_nothing(ship):
-    assert (known(REQUEST), shipped.table().plans()) == (None, [])
-
-
 def test_a_plan_of_the_cache_comes_before_it(ship, plans):
     ship(PLAN)
     found = answer(REQUEST, quick=True)
@@ -98,12 +93,6 @@ def test_a_plan_of_the_cache_comes_before_it(ship, plans):
     searched = answer(REQUEST)
     assert taken(REQUEST) == searched
     assert "searched for, kept in the cache" in answer(REQUEST).explain()
-
-
-def test_a_search_starts_from_it(ship):
-    ship(PLAN)
-    field = field_of(REQUEST, Rates())
-    assert key_of_candidate(field.default(field.start(wide=False)[0])) == ("implicit_gemm", PLAN.config)
 
 
 def test_what_is_shipped_is_for_todays_constants():

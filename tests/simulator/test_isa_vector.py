@@ -278,23 +278,8 @@ def test_angles_keep_their_place_on_the_circle(name, x, roundings):
     assert_relative(on_tile(name, x), getattr(np, name)(x.astype(np.float64)), roundings, floor=EPS32)
 
 
-# A destination of steps of 0, where only the sum is wanted.
-
-SIXES = np.ones((4, 6), np.float32)
-
-
-def sum_squares(scrap, values, total=None):
-    total = nl.ndarray((values.shape[0], 1), nl.float32) if total is None else total
-    nisa.activation_reduce(scrap.broadcast(1, values.shape[1]), nl.square, values, nl.add, total)
-
-
-def test_the_sum_beside_scrap_is_right():
-    values = np.arange(24, dtype=np.float32).reshape(4, 6)
-    found = result(lambda total, x: sum_squares(nl.ndarray((4, 1), nl.bfloat16), x, total), (4, 1), nl.float32, values)
-    same(found, (values**2).sum(axis=1, keepdims=True))
-
-
-# what of a tile with scrap in column 3 is read, whether it was written before, whether that is refused
+# A destination of steps of 0, where only the sum is wanted: what of a tile with such scrap in column 3 is read,
+# whether it was written before, whether that is refused
 SCRAP = {
     "scrap": (slice(3, 4), False, True), "columns beside it": (slice(0, 3), True, False),
     "what was there before": (slice(2, 5), True, True),
@@ -302,10 +287,13 @@ SCRAP = {
 
 
 @pytest.mark.parametrize(("columns", "written", "refused"), SCRAP.values(), ids=SCRAP)
-def test_scrap_cannot_be_read(columns, written, refused):
+def test_scrap_beside_a_sum_cannot_be_read(columns, written, refused):
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+
     def body():
-        tile = (nl.zeros if written else nl.ndarray)((4, 8), nl.float32)
-        sum_squares(tile[0:4, 3:4], put(SIXES))
+        tile, total = (nl.zeros if written else nl.ndarray)((4, 8), nl.float32), nl.ndarray((4, 1), nl.float32)
+        nisa.activation_reduce(tile[0:4, 3:4].broadcast(1, 6), nl.square, put(values), nl.add, total)
+        same(get(total), (values**2).sum(axis=1, keepdims=True))
         return get(tile[0:4, columns])
 
     if refused:
@@ -313,8 +301,5 @@ def test_scrap_cannot_be_read(columns, written, refused):
             evaluate(body)
     else:
         assert not evaluate(body).any()
-
-
-def test_scrap_without_a_sum_is_refused():
     with pytest.raises(NkiError, match="NKI017"):
-        run(lambda: nisa.activation(nl.ndarray((4, 1), nl.float32).broadcast(1, 6), nl.square, put(SIXES)) and None)
+        run(lambda: nisa.activation(nl.ndarray((4, 1), nl.float32).broadcast(1, 6), nl.square, put(values)) and None)
