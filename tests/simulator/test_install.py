@@ -256,12 +256,9 @@ def test_kernels_of_nki_06(tmp_path, given, capsys):
             main([str(path)])
 
 
-def test_what_is_no_script(tmp_path, capsys):
+def test_what_is_no_script_and_aws_package_that_is_not_hidden(script, tmp_path, monkeypatch, capsys):
     assert main([str(tmp_path / "nowhere.py")]) == 2
     assert "does not exist; give the path of a Python script" in capsys.readouterr().err
-
-
-def test_aws_package_is_not_hidden(script, tmp_path, monkeypatch, capsys):
     package(tmp_path, "")
     monkeypatch.syspath_prepend(tmp_path)
     assert main([str(script)]) == 2
