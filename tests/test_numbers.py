@@ -16,32 +16,24 @@ from nkiconv.rules import in_words_of
 
 pytestmark = pytest.mark.simulator_only
 
-X, W = np.ones((1, 8, 9, 9), np.float16), np.ones((8, 8, 3, 3), np.float16)
-ROW, TAPS = X[:, :, 0], W[:, 0, 0]
-VOLUME, VOLUME_W = np.ones((1, 8, 4, 9, 9), np.float16), np.ones((8, 8, 2, 3, 3), np.float16)
-ONE = VOLUME[:, :, :1, :1, :1]
-#: Each is of one output, or sees one, with a stride of 7.
-CALLS = {
-    "conv1d": lambda **more: nkiconv.conv1d(ROW, W[:, :, 0], **more),
-    "conv2d": lambda **more: nkiconv.conv2d(X, W, **more),
-    "conv3d": lambda **more: nkiconv.conv3d(VOLUME, VOLUME_W, **more),
-    "conv_transpose1d": lambda **more: nkiconv.conv_transpose1d(ROW, W[:, :, 0], **more),
-    "conv_transpose2d": lambda **more: nkiconv.conv_transpose2d(X, W, **more),
-    "conv_transpose3d": lambda **more: nkiconv.conv_transpose3d(VOLUME, VOLUME_W, **more),
-    "depthwise_conv1d": lambda **more: nkiconv.depthwise_conv1d(ROW, TAPS, **more),
-    "depthwise_conv2d": lambda **more: nkiconv.depthwise_conv2d(X, W[:, :1], **more),
-    "conv1d_input": lambda **more: nkiconv.conv1d_input((1, 8, 9), W[:, :, 0], ROW[:, :, :1], **more),
-    "conv2d_input": lambda **more: nkiconv.conv2d_input((1, 8, 9, 9), W, X[:, :, :1, :1], **more),
-    "conv3d_input": lambda **more: nkiconv.conv3d_input((1, 8, 4, 9, 9), VOLUME_W, ONE, **more),
-    "conv1d_weight": lambda **more: nkiconv.conv1d_weight(ROW, (8, 8, 3), ROW[:, :, :1], **more),
-    "conv2d_weight": lambda **more: nkiconv.conv2d_weight(X, (8, 8, 3, 3), X[:, :, :1, :1], **more),
-    "conv3d_weight": lambda **more: nkiconv.conv3d_weight(VOLUME, (8, 8, 2, 3, 3), ONE, **more),
-    "conv_transpose1d_weight": lambda **more: nkiconv.conv_transpose1d_weight(ROW[:, :, :1], (8, 8, 3), ROW, **more),
-    "conv_transpose2d_weight": lambda **more: nkiconv.conv_transpose2d_weight(X[:, :, :1, :1], (8, 8, 3, 3), X, **more),
-    "conv_transpose3d_weight": lambda **more: nkiconv.conv_transpose3d_weight(ONE, (8, 8, 2, 3, 3), VOLUME, **more),
-    "depthwise_conv1d_input": lambda **more: nkiconv.depthwise_conv1d_input((1, 8, 9), TAPS, ROW[:, :, :1], **more),
-    "depthwise_conv1d_weight": lambda **more: nkiconv.depthwise_conv1d_weight(ROW, (8, 3), ROW[:, :, :1], **more),
+#: By axes: x, w, and a gradient of one output. Calls are of one output, or see one, with a stride of 7.
+ARRAYS = {
+    axes: tuple(np.ones(shape, np.float16) for shape in ((1, 8, *size), (8, 8, *taps), (1, 8, *[1] * axes)))
+    for axes, size, taps in ((1, (9,), (3,)), (2, (9, 9), (3, 3)), (3, (4, 9, 9), (2, 3, 3)))
 }
+ROW, W1, ROW_1 = ARRAYS[1]
+CALLS = {
+    "depthwise_conv1d": partial(nkiconv.depthwise_conv1d, ROW, W1[:, 0]),
+    "depthwise_conv2d": partial(nkiconv.depthwise_conv2d, ARRAYS[2][0], ARRAYS[2][1][:, :1]),
+    "depthwise_conv1d_input": partial(nkiconv.depthwise_conv1d_input, ROW.shape, W1[:, 0], ROW_1),
+    "depthwise_conv1d_weight": partial(nkiconv.depthwise_conv1d_weight, ROW, W1[:, 0].shape, ROW_1),
+}
+for axes, (x, w, one) in ARRAYS.items():
+    given = {
+        f"conv{axes}d": (x, w), f"conv_transpose{axes}d": (x, w), f"conv{axes}d_input": (x.shape, w, one),
+        f"conv{axes}d_weight": (x, w.shape, one), f"conv_transpose{axes}d_weight": (one, w.shape, x),
+    }  # fmt: skip
+    CALLS |= {name: partial(getattr(nkiconv, name), *arrays) for name, arrays in given.items()}
 
 
 HUGE = [2**20, 2**24, 2**27, 2**29, 2**30, EXTENT_MAX, 2**31, 2**33, 2**62, 2**63, 2**70]
