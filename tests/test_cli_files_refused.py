@@ -167,7 +167,8 @@ def assert_refused(here, arguments, pattern):
 
 
 #: Rows that alone run a line.
-ALONE = ["not npy", "npz as npy", "truncated npy", "other byte order", "no data", "strange bytes"]
+ALONE = ["not npy", "npz as npy", "truncated npy", "other byte order", "no data", "strange bytes", "16 bits RGB",
+         "two pictures", "transparent", "other fp8"]  # fmt: skip
 
 
 @pytest.mark.cover(30, keep=[*ALONE, "raw in a zip"])

@@ -216,6 +216,18 @@ def first_ranked(problem, **asked):
     return operation.choice(request, operation.shape(request, Rates()))
 
 
+@pytest.mark.parametrize(("N", "layout", "S", "name"), [
+    (1, "NCHW", 4, "depthwise_conv1d"), (1, "NHWC", 40, "conv2d"), (64, "NHWC", 40, "depthwise_conv1d"),
+    (1, "NHWC", 60, "depthwise_conv1d"),
+])  # fmt: skip
+def test_who_takes_rows(N, layout, S, name):
+    """Images take few rows of few taps whose channels are last; chunks reach the kernel of rows."""
+    problem = ConvProblem(N=N, C=160, W=640, S=S, groups=160, layout=layout)
+    assert operation_for(Request(problem=problem)).name == name
+    request = Request(problem=problem, asked=Asked(chunks="xG", bias=True))
+    assert operation_for(request).arguments(request, None, None)[1]["chunks"] == "xG"
+
+
 def test_the_dilation_of_one_tap_is_none():
     problem = ConvProblem(N=25, C=2329, W=29, S=1, groups=2329, dtype="fp16")
     dilated = problem.replace(rhs_dilation=(1, 2))

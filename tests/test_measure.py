@@ -371,7 +371,7 @@ LACKING = [
 ]  # fmt: skip
 
 
-@pytest.mark.cover(3, keep=["nothing", "simulator"])
+@pytest.mark.cover(3, keep=["nothing", "simulator", "trn1"])
 @pytest.mark.parametrize(("changes", "expected"), [row[1:] for row in LACKING], ids=[row[0] for row in LACKING])
 def test_what_a_machine_lacks_has_a_name(monkeypatch, tmp_path, changes, expected):
     found = lacking(monkeypatch, tmp_path, **changes)

@@ -289,6 +289,13 @@ def test_each_chain_has_its_measured_row():
     assert measured <= chains.h200().keys()
 
 
+def test_a_pass_takes_the_time_of_its_bytes():
+    once, twice = (chains.passed("copy", 2**22, reads).us for reads in (1, 2))
+    assert twice == pytest.approx(1.5 * once)
+    bytes_ns = 2 * 2**22 * 2 / 716
+    assert bytes_ns < 1000 * once < 1.3 * bytes_ns
+
+
 def test_the_page_is_the_csv():
     text, begin, end = find_between(ROOT / "docs" / "fused.md", pages.MARKERS)
     found = list(pages.kept_rows(ROWS).values())

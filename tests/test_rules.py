@@ -19,6 +19,7 @@ SAID = [
     (rules.filter_channels((4, 3, 5), 3, 6, 1, names=NAMES), "has 3 input channels per group, img_ref has C=6 in feat"),
     (rules.array_dtype("x", np.dtype(">f4")), "bfloat16, float16, float32, in native byte order; cast x"),
     (rules.dtypes_together("float32", "torch.float16", TENSORS), "must be float32 exactly when input's is (it is floa"),
+    (rules.precision_fits("winograd", "fp32"), "precision='winograd': x and w are fp32, must be bf16 or fp16; cast th"),
     (rules.output(CROPPED, "PHR"), "P=-2: output height must be at least 1 (H=7 spread to 13 by lhs_dilation 2 + pad "),
     (rules.state(Axis(7, 3, 1, 0, 0, 1, 1))[0], "which must be (S - 1) * dilation = 2; pass (left, right) = (2, rig"),
     (rules.one_row(stride=(2, 1)), "stride=(2, 1): H is 1, so only 1 is accepted on H; use (1, w)"),
