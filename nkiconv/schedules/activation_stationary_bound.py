@@ -64,14 +64,10 @@ class Bound:
         return num_bytes * max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
 
     def tensor_ns(self, matmuls: Sequence[tuple[float, float]], transposes: float, columns: float = P_MAX) -> float:
-        """ns of the Tensor Engine for matmuls, pairs of (count, columns), and for transposes of `columns` partitions;
-        few columns leave it at half of its rate."""
-        target, every = self.target, [*matmuls, (transposes, columns)]
-        found = transposes * transpose_ns(target, self.geometry, columns) + sum(
-            count * matmul_ns(target, self.geometry, one) for count, one in matmuls
+        """ns of the Tensor Engine for matmuls, (count, columns) each, and for transposes of `columns` partitions."""
+        return transposes * transpose_ns(self.target, self.geometry, columns) + sum(
+            count * matmul_ns(self.target, self.geometry, one) for count, one in matmuls
         )
-        work = sum(count * one for count, one in every) / sum(count * max(one, P_MAX) for count, one in every)
-        return found / target.half_rate if work * target.half_rate < target.window_work else found
 
     # ---------------------------------------------------------------------------------------- patches
 
@@ -223,8 +219,6 @@ class Bound:
             parts, groups = images * channels, div_ceil(settings.images, images)
             transposes = tiles * steps * together * (settings.below + plan.depth - 1) * groups
             both_ns += transposes * parts * (target.vector_16bit_ns if item == 2 else target.vector_ns)
-            framed = tiles * items * groups * geometry.rows.size * W
-            vector_ns += framed * (target.vector_4x_ns if item == 2 else target.vector_16bit_ns)
             x_run, y_run = seen * W / out_tiles * item, min(P, plan.out_rows) * Q
         array_ns = self.tensor_ns([(tiles * channels * steps * matmuls, columns)], transposes, parts)
         moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize
