@@ -28,6 +28,8 @@ HOLD, HOLD_M_TILE = 180, 35
 BUSY_COLUMNS = 128
 #: The fewest evacuations of an M tile's transposed filters: the first sums need not wait for the last.
 FILTER_PARTS = 3
+#: Pieces of the first output tile's loads, if it has as many parts of sums.
+FIRST_PIECES = 6
 #: For depthwise problems, buffers of stationaries: one is filled while the other is used.
 ROUND_BUFFERS = 2
 
@@ -261,24 +263,34 @@ class Stack:
             found.append((low, max(low, min(self.width, columns.size - moved)), moved))
         return found
 
+    def first_pieces(self, zn: int, jn: int) -> list[int]:
+        """The blocks of X at which the loads of the first output tile end."""
+        parts = self.parts_of(zn, jn)
+        return [
+            self.block_rows(sum(parts[sum(some) - 1])) for some in cut_into(len(parts), min(len(parts), FIRST_PIECES))
+        ]
+
     def rows_held(self, m: int) -> Part:
         """(first, count) of the rows of block m inside x; the count may be negative."""
         b = min(self.B, max(0, self.top - m * self.G))
         return b, min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
 
-    def x_boxes(self, lane: tuple[BlockPart, ...]) -> Iterator[XBox]:
-        """Loads of an output tile's X: whole blocks in one for each shift, others one by one."""
-        m0, end = lane[1].x0, lane[1].x0 + lane[1].xn
-        first, last = self.whole_blocks(m0, end - m0)
-        for d, (low, high, moved) in enumerate(self.spans(lane[2].x0)):
-            if low >= high:
-                continue
-            if first < last:
-                yield XBox(d, low, high, moved, 0, self.B, first, last - first)
-            for m in (*range(m0, first), *range(max(last, m0), end)):
-                b, bn = self.rows_held(m)
-                if bn > 0:
-                    yield XBox(d, low, high, moved, b, bn, m, 1)
+    def x_pieces(self, lane: tuple[BlockPart, ...], is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
+        """Loads of an output tile's X by (first block, end): whole blocks in one for each shift, others one by one."""
+        m0, begin = lane[1].x0, 0
+        for end in self.first_pieces(lane[0].bn, lane[1].bn) if is_first else [lane[1].xn]:
+            found, (first, last) = [], self.whole_blocks(m0 + begin, end - begin)
+            for d, (low, high, moved) in enumerate(self.spans(lane[2].x0)):
+                if low >= high:
+                    continue
+                if first < last:
+                    found.append(XBox(d, low, high, moved, 0, self.B, first, last - first))
+                for m in (*range(m0 + begin, first), *range(max(last, m0 + begin), m0 + end)):
+                    b, bn = self.rows_held(m)
+                    if bn > 0:
+                        found.append(XBox(d, low, high, moved, b, bn, m, 1))
+            yield m0 + begin, m0 + end, found
+            begin = end
 
     # filters of one group: Z [(u, k), (c, plane), rows of the window, columns of taps]
 

@@ -172,13 +172,14 @@ class StackedInputs(nl.NKIObject):
             if index > 0:
                 hold = stack.hold // (lane[0].bn * lane[1].xn) if index == 1 else 0
                 self.clear(index, 0 if stack.diagonal else 1 + hold)
-            for box in stack.x_boxes(lane):
-                self._load_box(self._tile(index), (one.c0, one.cn), lane, box)
-            if self.prologue is not None:
-                place = self.take(index)[0], lane
-                self.prologue.apply(*place)
-                self.filled.append((index, place))
-                self.copy_held(0)
+            for first, end, regions in stack.x_pieces(lane, index == 0):
+                for region in regions:
+                    self._load_region(self._tile(index), (one.c0, one.cn), lane, region)
+                if self.prologue is not None:
+                    place = self.take(index)[0], lane, first, end
+                    self.prologue.apply(*place)
+                    self.filled.append((index, place))
+                    self.copy_held(0)
             self.issued += 1
 
     def take(self, index):
@@ -219,26 +220,26 @@ class StackedInputs(nl.NKIObject):
     def _tile(self, index):
         return self.tiles[index % len(self.tiles)]
 
-    def _load_box(self, tile, channels, lane, box):
+    def _load_region(self, tile, channels, lane, region):
         """Load an XBox of some channels, plane by plane; in depthwise problems one block of all planes together."""
         geometry, stack, by_h = self.geometry, self.stack, self.geometry.x_strides[2]
         d0, dn = plane_span(lane[0])
         each = max(1, dn) if stack.diagonal else 1
-        first = (box.m * stack.G + box.b - stack.top, box.low + box.moved)
-        columns = [geometry.x_strides[3], box.high - box.low]
+        first = (region.m * stack.G + region.b - stack.top, region.low + region.moved)
+        columns = [geometry.x_strides[3], region.high - region.low]
         for plane in range(0, dn, each):
             for place, pattern, offset, framed in regions_of_x(
-                geometry, channels, (d0 + plane, each), first, (box.mn, columns[1])
+                geometry, channels, (d0 + plane, each), first, (region.mn, columns[1])
             ):
                 # if planes read x alike: all channels and rows together; else a row at a time
                 ahead = pattern[:-3]
                 together = math.prod(count for _, count in ahead) == channels[1]
-                rows = [[by_h, box.bn]] if together else []
-                blocks = [stack.G * by_h, box.mn]
+                rows = [[by_h, region.bn]] if together else []
+                blocks = [stack.G * by_h, region.mn]
                 own = [*ahead, *rows, pattern[-3]] if stack.diagonal else [*rows, *ahead, blocks]
-                for b in range(1 if together else box.bn):
-                    part = (box.d * stack.B + box.b + b) * channels[1] + place[0]
-                    row = (plane + place[1]) * self.height + box.m - lane[1].x0
+                for b in range(1 if together else region.bn):
+                    part = (region.d * stack.B + region.b + b) * channels[1] + place[0]
+                    row = (plane + place[1]) * self.height + region.m - lane[1].x0
                     load_region_of_x(
-                        tile, self.operands, (part, row, box.low), [*own, columns], offset + b * by_h, framed
+                        tile, self.operands, (part, row, region.low), [*own, columns], offset + b * by_h, framed
                     )

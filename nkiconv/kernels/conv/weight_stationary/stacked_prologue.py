@@ -25,23 +25,23 @@ class StackedPrologue(nl.NKIObject):
         self.strips = [one for one in self.strips if one[0] < one[1]]
         self.masks = {}
 
-    def apply(self, x_sbuf, lane):
-        """Apply the prologue to the loaded blocks of X [(d, b, c), planes, blocks, columns]."""
+    def apply(self, x_sbuf, lane, first, end):
+        """Apply the prologue to loaded blocks first .. end - 1 of X [(d, b, c), planes, blocks, columns]."""
         stack, m0, (d0, dn) = self.stack, lane[1].x0, plane_span(lane[0])
-        held = self.blocks_held(lane[1])
+        held = self.blocks_held(first, end)
         if held and dn > 0:
             whole = x_sbuf[0 : x_sbuf.shape[0], 0:dn, held[0] - m0 : held[-1] + 1 - m0, self.low : self.high]
             self.on_x.apply_once(whole, whole, 0, 0, d0, self.ledger, stack.D * stack.B)
 
-    def blocks_held(self, rows):
-        """The blocks of an output tile with rows of x; empty if no column has x."""
-        some = range(rows.x0, rows.x0 + rows.xn) if self.low < self.high else ()
+    def blocks_held(self, first, end):
+        """The blocks among first .. end - 1 with rows of x; empty if no column has x."""
+        some = range(first, end) if self.low < self.high else ()
         return [m for m in some if self.stack.rows_held(m)[1] > 0]
 
-    def clear(self, x_sbuf, lane):
+    def clear(self, x_sbuf, lane, first, end):
         """Zero the elements outside x again, in the same blocks."""
         stack, m0, (_, dn), parts = self.stack, lane[1].x0, plane_span(lane[0]), x_sbuf.shape[0]
-        held = self.blocks_held(lane[1])
+        held = self.blocks_held(first, end)
         if not held or dn == 0:
             return
         for low, high in self.strips:
