@@ -284,17 +284,28 @@ def decoder():
     return made(forward, norm=nn.GroupNorm(2, C), before=before, grow=Grown(), after=after)
 
 
-class Causal(nn.Conv3d):
-    """Zeros and a cache in front, as Wan's."""
+def wan_above(base):
+    """As diffusers' Wan and Qwen-Image VAEs, zeros around and a cache in front, above any class."""
 
-    def __init__(self):
-        super().__init__(C, C, 3)
-        self._padding = (1, 1, 1, 1, 2, 0)
+    class Wan(base):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            self._padding = (self.padding[2],) * 2 + (self.padding[1],) * 2 + (2 * self.padding[0], 0)
+            self.padding = (0, 0, 0)
 
-    def forward(self, x, cache=None):
-        front = 2 if cache is None else 2 - cache.shape[2]
-        x = x if cache is None else torch.cat([cache, x], 2)
-        return super().forward(F.pad(x, (1, 1, 1, 1, front, 0)))
+        def forward(self, x, cache_x=None):
+            sides = self._padding
+            if cache_x is not None and sides[4] > 0:
+                kept = cache_x.to(x.device)
+                sides = (*sides[:4], sides[4] - kept.shape[2], *sides[5:])
+                x = torch.cat((kept, x), dim=2)
+            return super().forward(F.pad(x, sides))
+
+    Wan.__qualname__ = "Wan"
+    return Wan
+
+
+Wan = wan_above(nn.Conv3d)
 
 
 class PixelNorm(nn.Module):
@@ -322,7 +333,8 @@ class Clip(nn.Module):
     def __init__(self, **norm):
         super().__init__()
         self.norm1, self.norm2, self.act = PixelNorm(**norm), PixelNorm(**norm), nn.SiLU()
-        self.conv1, self.conv2, self.dropout = Causal(), Causal(), nn.Dropout(0.1)
+        self.conv1, self.conv2 = (Wan(C, C, 3, padding=1) for _ in range(2))
+        self.dropout = nn.Dropout(0.1)
 
     def forward(self, x, caches=None):
         h, at = x, (None, None) if caches is None else tuple(caches)

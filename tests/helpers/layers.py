@@ -248,6 +248,16 @@ def frames_in_torch(x, w, bias, residual, before):
     return F.relu(F.conv3d(both, w, bias, padding=(0, 1, 1)) + residual), both[:, :, -4:]
 
 
+def by_phases(x, w, bias=None, padding=(1, 2), groups=2):
+    """Filters of transposed convolutions that are convolutions of each row and column twice."""
+    sides = tuple(taps - 1 - side for taps, side in zip(w.shape[2:], padding, strict=True))
+    return pytorch.conv_transpose2d(x, pytorch.polyphase_filter(w, groups), bias, 2, sides, groups=groups)
+
+
+def grown_in_torch(x, w, bias=None, padding=(1, 2), groups=2):
+    return F.conv2d(x.repeat_interleave(2, 2).repeat_interleave(2, 3), w, bias, padding=padding, groups=groups)
+
+
 def causal(x, w, bias, states):
     return pytorch.causal_conv1d_fn(x, w, bias, initial_states=states, return_final_states=True, activation="silu")
 
@@ -363,6 +373,7 @@ LAYERS = {
         functools.partial(mlp, kind="layer"), functools.partial(mlp_in_torch, kind="layer"), of_mlp()[:3], (0,),
         ("tangents", "vmap"),
     ),
+    "polyphase": Layer(by_phases, grown_in_torch, randoms((2, 6, 4, 5), (4, 3, 3, 4), (4,)), (0,)),
     "frames": Layer(frames, frames_in_torch, _FRAMES, (0, 3, 4)),
     "causal": Layer(causal, causal_in_torch, randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (0, 3)),
 }  # fmt: skip

@@ -65,9 +65,9 @@ def priced(monkeypatch):
 @pytest.fixture
 def published(monkeypatch):
     """Lets video blocks of tests be known, as published ones are."""
-    from fused_models import Causal, Clip
+    from fused_models import Clip, Wan
 
     from nkiconv.pytorch.models import pixel_chains, videos
 
-    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Causal.forward), videos._around_wan)
+    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Wan.forward), videos._around_wan)
     monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(Clip.forward), ("conv1", "norm2"))

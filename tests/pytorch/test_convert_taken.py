@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from chained import made
+from fused_models import Wan, wan_above
 from operators_seen import Seen, assert_nkiconvs
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch import fx, nn
@@ -65,17 +66,6 @@ def big_vgan(self, x):
 def big_vgans():
     old = nn.utils.weight_norm(nn.Conv1d(3, 4, 3, padding=1))
     return made(big_vgan, old=old, new=parametrizations.weight_norm(nn.ConvTranspose1d(4, 3, 4, stride=2)))
-
-
-class Causal(nn.Conv3d):
-    """Pads in front, or takes the frames before, as the video VAEs of diffusers do."""
-
-    def forward(self, x, cache=None):
-        front = 2
-        if cache is not None:
-            x = torch.cat([cache, x], 2)
-            front -= cache.shape[2]
-        return super().forward(F.pad(x, (1, 1, 1, 1, front, 0)))
 
 
 class Standardized(nn.Conv2d):
@@ -151,9 +141,9 @@ TAKEN_WHOLE = {
     "KarrasUnet": (lambda: made(karras, weight=nn.Parameter(torch.randn(4, 4, 3, 3))), IMAGE, 1, True),
     "SPAN": (lambda: made(span, **copy.deepcopy(SPAN)), IMAGE, 2, True),
     "BigVGAN": (big_vgans, ROW, 4, True),
-    "causal": (lambda: Causal(3, 4, 3), VIDEO, 1, True),
-    "reflect": (lambda: Causal(3, 4, 3, padding=1, padding_mode="reflect"), VIDEO, 1, True),
-    "weight_norm": (lambda: parametrizations.weight_norm(Causal(3, 4, 3)), VIDEO, 1, True),
+    "causal": (lambda: Wan(3, 4, 3, padding=1), VIDEO, 1, True),
+    "reflect": (lambda: Wan(3, 4, 3, padding=1, padding_mode="reflect"), VIDEO, 1, True),
+    "weight_norm": (lambda: parametrizations.weight_norm(Wan(3, 4, 3, padding=1)), VIDEO, 1, True),
     "weight_norm of torch's": (lambda: nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))), IMAGE, 1, True),
     "pruned": (lambda: nn.Sequential(prune.l1_unstructured(nn.Conv2d(3, 4, 3), "weight", 0.5)), IMAGE, 1, True),
     "standardized": (lambda: Standardized(3, 4, 3), IMAGE, 1, True),
@@ -243,7 +233,7 @@ def test_other_arguments_go_through():
 def test_methods_of_an_instance():
     """They may be bound to another module: what they convolve is nkiconv's where the model's forward runs them."""
     x = torch.randn(VIDEO)
-    model = nn.Sequential(nn.Identity(), Causal(3, 4, 3))
+    model = nn.Sequential(nn.Identity(), Wan(3, 4, 3, padding=1))
     plain, torchs = nn.Conv3d(3, 4, 3), model[1].forward
     model[1].forward = lambda x: torchs(x) + plain(x).mean()
     expected = model(x)
@@ -254,44 +244,7 @@ def test_methods_of_an_instance():
     assert report.entries[0].function == "torch's, intercepted (has its own forward)"
 
 
-@pytest.mark.parametrize("name", ["export", "decomposed", "fx"])
-def test_strict_nonfinite_reaches_graphs(name):
-    """Of a model converted before it is traced, and of a graph."""
-    model = Model().eval()
-    converted = fx.symbolic_trace(convert(model, strict_nonfinite=True).model)
-    if name != "fx":
-        converted = convert(GRAPHS[name](model), strict_nonfinite=True).model
-    calls = [node for node in converted.graph.nodes if "conv" in str(node.target) and node.op == "call_function"]
-    assert len(calls) == 4
-    assert all(node.kwargs["strict_nonfinite"] for node in calls)
-    assert torch.equal(converted(X), model(X))
-
-
 # Causal convolutions of videos: those whose code is published go without copies; any other forward runs as it is.
-
-
-def wan_above(base):
-    """As diffusers' Wan and Qwen-Image VAEs, zeros around and a cache in front, above any class."""
-
-    class Wan(base):
-        def __init__(self, *args, **named):
-            super().__init__(*args, **named)
-            self._padding = (self.padding[2],) * 2 + (self.padding[1],) * 2 + (2 * self.padding[0], 0)
-            self.padding = (0, 0, 0)
-
-        def forward(self, x, cache_x=None):
-            sides = self._padding
-            if cache_x is not None and sides[4] > 0:
-                kept = cache_x.to(x.device)
-                sides = (*sides[:4], sides[4] - kept.shape[2], *sides[5:])
-                x = torch.cat((kept, x), dim=2)
-            return super().forward(F.pad(x, sides))
-
-    Wan.__qualname__ = "Wan"
-    return Wan
-
-
-Wan = wan_above(nn.Conv3d)
 
 
 class Cosmos(nn.Conv3d):
@@ -309,8 +262,7 @@ class Cosmos(nn.Conv3d):
 
 
 @pytest.fixture
-def published(monkeypatch):
-    monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Wan.forward), videos._around_wan)
+def both_published(published, monkeypatch):
     monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Cosmos.forward), videos._around_cosmos)
 
 
@@ -399,7 +351,7 @@ def assert_agrees(converted, model, *given):
     return seen.names
 
 
-@pytest.mark.usefixtures("published")
+@pytest.mark.usefixtures("both_published")
 @pytest.mark.parametrize("name", VIDEOS)
 def test_videos(name, monkeypatch):
     """Known code without copies; state is read in each call."""
@@ -424,7 +376,7 @@ def test_videos(name, monkeypatch):
                         assert torch.equal(converted(x, *given), model(x, *given))
 
 
-@pytest.mark.usefixtures("published")
+@pytest.mark.usefixtures("both_published")
 def test_other_arguments_of_videos():
     model, x, cache = Wan(3, 4, 3, padding=1), torch.randn(2, 3, 4, 6, 3), torch.randn(2, 3, 3, 6, 3)
     converted = convert(model).model
@@ -438,7 +390,7 @@ def test_other_arguments_of_videos():
     assert torch.equal(convert(cosmos).model(hidden_states=x), cosmos(x))
 
 
-@pytest.mark.usefixtures("published")
+@pytest.mark.usefixtures("both_published")
 def test_a_frozen_filter_of_videos(monkeypatch):
     """convert leaves those plain whose own forward may read the weight; `pack_filter` of the module freezes them."""
     x, cache, model = torch.randn(1, 64, 2, 4, 4), torch.randn(1, 64, 2, 4, 4), Wan(64, 64, 3, padding=1).eval()

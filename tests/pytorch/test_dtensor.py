@@ -71,7 +71,7 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.cover(18, keep=["sequences of one row-R"])
+@pytest.mark.cover(18, keep=["sequences of one row-R", "numbers-S(0)"])
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name, placement, mesh):

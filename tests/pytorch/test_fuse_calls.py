@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nkiconv.errors import UnsupportedError
-from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, convert
+from nkiconv.pytorch import convert
 from nkiconv.pytorch.models.pending import Normed
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -200,49 +200,6 @@ def test_a_mask_between():
     assert "gated_conv1d" in calls(found, x)
     assert close(found(x, mask), model(x, mask), terms_of(model))
     assert "gated_conv1d" not in calls(found, x, mask)
-
-
-class Cache:
-    """The last inputs of a convolution, as transformers' caches keep them."""
-
-    state = None
-
-    def update(self, x, size):
-        found = x if self.state is None else torch.cat([self.state, x], -1)
-        self.state, self.kept = found[..., -size:].clone(), found
-        return found
-
-
-class Cached(ShortConv):
-    """LFM2's forward with a cache."""
-
-    def forward(self, hidden, cache=None):
-        tokens, weight = hidden.shape[1], self.conv.weight.squeeze(1)
-        B, C, x = self.in_proj(hidden).transpose(-1, -2).chunk(3, dim=-2)
-        rows = B * x
-        if cache is not None and cache.state is not None and tokens == 1:
-            rows = causal_conv1d_update(rows, cache.state, weight, self.conv.bias)
-        else:
-            if cache is not None:
-                rows = cache.update(rows, 3)
-            rows = causal_conv1d_fn(rows, weight, self.conv.bias)
-            if cache is not None:
-                rows = rows[:, :, -tokens:]
-        return self.out_proj((C * rows).transpose(-1, -2).contiguous())
-
-
-def test_caches_of_rows(made):
-    """Prefill, more of it, and steps: each gives what the model's own forward gives, and leaves the cache as that."""
-    found, model = pair(lambda: Cached(C, 3))
-    own, theirs = Cache(), Cache()
-    for tokens, ran in ((7, ["gated_short_conv"]), (4, []), (1, []), (1, [])):
-        made.clear()
-        x = image(2, tokens, C, seed=tokens)
-        with torch.no_grad():
-            assert close(found(x, own), model(x, theirs), terms_of(model))
-        assert made == ran
-        assert torch.equal(own.state, theirs.state)
-        assert type(own.kept) is torch.Tensor
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])

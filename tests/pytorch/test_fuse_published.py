@@ -98,7 +98,7 @@ def close(found, expected):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
-@pytest.mark.cover(3)
+@pytest.mark.cover(3, keep=["lfm2"])
 @pytest.mark.parametrize("folder", MIXERS)
 def test_mixers_of_transformers(folder, made):
     """Without a cache, with a mask, and with a cache."""

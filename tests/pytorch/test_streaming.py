@@ -3,7 +3,6 @@
 import pytest
 import torch
 from chained import made
-from exact_matmuls import exact_matmuls
 from torch.nn import functional as F
 
 from nkiconv.pytorch import conv3d, nn, plan_model
@@ -76,22 +75,6 @@ def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
             cache = x[:, :, max(0, at + count - 2) : at + count] if own else final
         if not own or (ours.time_padding == "zeros" and ours.dilation[0] == 1):
             assert torch.equal(torch.cat(found, 2), whole)
-
-
-@pytest.mark.slow
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("options", [{}, {"padding_mode": "replicate"}, {"stride": (2, 1, 1)}], ids=str)
-@pytest.mark.parametrize(("C", "K"), [(3, 16), (20, 3), (130, 24)])
-def test_chunks_of_kernels_have_the_bits_of_the_whole(monkeypatch, estimates, options, C, K):
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    layer = nn.CausalConv3d(C, K, 3, padding=(1, 1, 1), dtype=torch.bfloat16, **options)
-    x = torch.randn(1, C, 10, 6, 9, generator=GENERATOR).bfloat16()
-    with torch.no_grad(), exact_matmuls():
-        whole, cache, parts = layer(x), None, []
-        for part in x.split([2, 4, 4], 2):
-            y, cache = layer(part, cache, return_final_frames=True)
-            parts.append(y)
-    assert torch.equal(torch.cat(parts, 2), whole)
 
 
 def test_a_plan_of_a_model_knows_of_frames():

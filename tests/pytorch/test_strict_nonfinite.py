@@ -143,8 +143,8 @@ class Subclass(torch.nn.Conv2d):
         return F.conv2d(x, self.weight * 1.0, stride=2, padding=3)
 
 
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("kind", ["module", "swapped", "subclass", "functions", "graph"])
+@pytest.mark.cover(2, keep=["graph", "traced"])
+@pytest.mark.parametrize("kind", ["module", "swapped", "subclass", "functions", "graph", "traced"])
 def test_of_modules(stem, kind):
     """Also under torch.compile, and with the module's own value before the process's."""
     x, w, expected = stem
@@ -160,8 +160,9 @@ def test_of_modules(stem, kind):
         else:
             plain = (Subclass if kind == "subclass" else torch.nn.Conv2d)(*arguments, bias=False)
             module = ours.convert(plain, strict_nonfinite=strict).model
+            module = torch.fx.symbolic_trace(torch.nn.Sequential(module)) if kind == "traced" else module
         if kind not in ("functions", "graph"):
-            module.weight.data.copy_(w)
+            (*module.parameters(),)[0].data.copy_(w)
         with computing("simulate"), torch.no_grad():
             assert torch.equal(module(x).isnan(), expected) is (strict is True)
             with ours.strict_nonfinite(strict is None):
