@@ -258,8 +258,9 @@ def grown_in_torch(x, w, bias=None, padding=(1, 2), groups=2):
     return F.conv2d(x.repeat_interleave(2, 2).repeat_interleave(2, 3), w, bias, padding=padding, groups=groups)
 
 
-def causal(x, w, bias, states):
-    return pytorch.causal_conv1d_fn(x, w, bias, initial_states=states, return_final_states=True, activation="silu")
+def causal(x, w, bias, states, **more):
+    more |= {"initial_states": states, "return_final_states": True, "activation": "silu"}
+    return pytorch.causal_conv1d_fn(x, w, bias, **more)
 
 
 def causal_in_torch(x, w, bias, states):
@@ -267,8 +268,23 @@ def causal_in_torch(x, w, bias, states):
     return F.silu(F.conv1d(rows, w[:, None], bias, groups=len(w))), rows[..., x.shape[2] :]
 
 
+def sequences_in_torch(x, w, bias, states):
+    """Of one row, each on its own."""
+    each = zip(x.split((2, 3), 2), states.split(1), strict=True)
+    found = [causal_in_torch(one, w, bias, before) for one, before in each]
+    return torch.cat([one for one, _ in found], 2), torch.cat([one for _, one in found])
+
+
+def numbered_in_torch(x, w, bias, states):
+    """The same of rows that go on with the last number."""
+    zeros = torch.zeros_like(states)
+    found = [sequences_in_torch(x[n : n + 1], w, bias, torch.stack([states[n], zeros[n]])) for n in range(len(x))]
+    return torch.cat([one for one, _ in found]), torch.cat([one[1:] for _, one in found])
+
+
 class Layer(NamedTuple):
-    """A layer's function, the same by torch, arguments of both, which of these have images, and what kernels refuse."""
+    """A layer's function, the same by torch, arguments of both, which of these have images, and what kernels refuse, or
+    with "torch" torch too."""
 
     ours: Callable
     torchs: Callable
@@ -375,5 +391,13 @@ LAYERS = {
     ),
     "polyphase": Layer(by_phases, grown_in_torch, randoms((2, 6, 4, 5), (4, 3, 3, 4), (4,)), (0,)),
     "frames": Layer(frames, frames_in_torch, _FRAMES, (0, 3, 4)),
+    "causal, packed": Layer(
+        functools.partial(causal, cu_seqlens=torch.tensor([0, 2, 5])), sequences_in_torch,
+        randoms((1, 3, 5), (3, 4), (3,), (2, 3, 3)), (), ("tangents", "vmap", "torch"),
+    ),
+    "causal, numbered": Layer(
+        functools.partial(causal, seq_idx=torch.tensor([[0, 0, 1, 1, 1]] * 2)), numbered_in_torch,
+        randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (), ("tangents", "vmap", "torch"),
+    ),
     "causal": Layer(causal, causal_in_torch, randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (0, 3)),
 }  # fmt: skip

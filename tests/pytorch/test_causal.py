@@ -3,7 +3,6 @@
 import itertools
 
 import causal
-import gradchecks
 import numpy as np
 import pytest
 import torch
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import FLOAT32_SUMS
 
-from nkiconv.errors import ComparisonError, UnsupportedError
+from nkiconv.errors import ComparisonError
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
 from nkiconv.pytorch.causal import states
 from nkiconv.pytorch.computers import host
@@ -172,12 +171,6 @@ def test_dtypes_mix(x_dtype, w_dtype):
     assert torch.equal(causal_conv1d_fn(x, fine), expected)
 
 
-def test_vmap_takes_no_packed_sequences():
-    x, w = integers(3, 1, 2, 5), integers(2, 3, seed=1)
-    with pytest.raises(UnsupportedError, match=r"torch.vmap takes no packed sequences"):
-        torch.vmap(lambda one: causal_conv1d_fn(one, w, cu_seqlens=torch.tensor([0, 2, 5])))(x)
-
-
 def test_compare_finds_what_differs(monkeypatch):
     x, w = integers(2, 3, 7) + 0.3, integers(3, 4, seed=1)
     real, simulate = host.reference, states._simulated
@@ -189,26 +182,6 @@ def test_compare_finds_what_differs(monkeypatch):
         monkeypatch.setattr(states, "_simulated", lambda *args: (simulate(*args)[0], simulate(*args)[1] + 1))
         with pytest.raises(ComparisonError, match="the kernel's final state is not the last 3 columns"):
             causal_conv1d_fn(x, w, return_final_states=True)
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("activation", [None, "silu"])
-@pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])
-def test_second_derivatives_of_packed_sequences(by, activation):
-    """In float64, which torch computes; of all that has a gradient, states too where they are taken."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(1, 2, 7), (2, 3), (2,), (3 if by == "cu_seqlens" else 1, 2, 2)]
-    leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
-    numbers = torch.tensor([0, 2, 2, 7]) if by == "cu_seqlens" else torch.tensor([[0, 0, 1, -1, 2, 2, 2]])
-
-    def packed(x, w, bias, states=None):
-        found = causal_conv1d_fn(
-            x, w, bias, initial_states=states, return_final_states=states is not None, activation=activation,
-            **{by: numbers},
-        )  # fmt: skip
-        return found if states is not None else (found,)
-
-    gradchecks.assert_derivatives(packed, leaves)
 
 
 @pytest.mark.usefixtures("estimates")

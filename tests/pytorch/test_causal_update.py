@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import FLOAT32_SUMS
 
-from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
 
 
@@ -123,24 +122,3 @@ def test_compiles_without_graph_breaks(ring, chosen):
 def test_no_rows():
     y = causal_conv1d_update(torch.zeros(0, 3), torch.zeros(0, 3, 4), torch.zeros(3, 4))
     assert y.shape == (0, 3)
-
-
-def test_calls_that_passed_are_checked_anew_where_they_differ(monkeypatch):
-    """Of what passed once only kinds, shapes and dtypes are remembered, in the mode in which it passed."""
-    x, state, weight = torch.zeros(2, 4), torch.zeros(2, 4, 3), torch.zeros(4, 4)
-
-    def update(x=x, state=state, rows=(0, 1), **more):
-        return causal_conv1d_update(x, state, weight, conv_state_indices=torch.tensor(rows), **more)
-
-    update()
-    with pytest.raises(GeometryError, match="must name each row of conv_state once"):
-        update(rows=(1, 1))
-    with pytest.raises(DtypeError, match=r"conv_state\.dtype"):
-        update(state=state.bfloat16())
-    with pytest.raises(UnsupportedError, match=r"conv_state\.requires_grad=True"):
-        update(state=state.clone().requires_grad_())
-    wide = [one.double() for one in (x, state, weight)]
-    causal_conv1d_update(*wide)
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    with pytest.raises(DtypeError, match="float64"):
-        causal_conv1d_update(*wide)

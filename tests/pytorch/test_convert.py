@@ -30,6 +30,12 @@ def test_a_model_that_refuses_its_example_inputs_stays_as_it_was():
     assert report.measured.fraction == 1.0
 
 
+def test_a_lazy_module_is_swapped_once_it_has_run():
+    module = nn.LazyConv2d(4, 3)
+    module(torch.ones(1, 3, 5, 5))
+    assert isinstance(convert(module).model, pytorch.nn.Conv2d)
+
+
 @pytest.mark.parametrize("inplace", [False, True])
 def test_parameters_stay_the_same_objects(inplace):
     model, x = build("resnet")

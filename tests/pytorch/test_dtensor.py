@@ -63,7 +63,7 @@ STATS = randoms((2, 6, 5, 5), (6, 6, 3, 3), (2, 6))
 #: Functions of tensors, these, and which have images: layers but those without strategies, or whose results are lists.
 CALLS = {
     **{name: (one.ours, one.given, one.images) for name, one in LAYERS.items()
-       if not name.startswith(("split", "statistics", "batch norm"))},
+       if not name.startswith(("split", "statistics", "batch norm", "causal, "))},
     **{f"statistics of {name}": (functools.partial(of_statistics, name), STATS, (0, 2))
        for name in ("conv2d", "conv_transpose2d")},
     "numbers": (functools.partial(causal, "seq_idx"), [*ROWS, NUMBERS], (0, 2)),

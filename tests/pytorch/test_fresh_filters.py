@@ -8,7 +8,8 @@ from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
 
-from nkiconv.pytorch import conv2d, convert
+from nkiconv.errors import DtypeError
+from nkiconv.pytorch import causal_conv1d_update, conv2d, convert
 
 pytestmark = pytest.mark.simulator_only
 
@@ -44,21 +45,37 @@ def test_a_changed_weight(mode, name):
 
 
 X, W, B = torch.ones(1, 4, 5, 5), torch.ones(6, 4, 3, 3), torch.ones(6)
-RESIDUAL = torch.ones(1, 6, 3, 3)
-
-
+RESIDUAL, STATE = torch.ones(1, 6, 3, 3), torch.ones(2, 4, 3)
+CALL = {"input": X, "weight": W, "bias": B, "residual": RESIDUAL, "activation": "silu", "stride": 1}
+STEP = {"x": STATE[..., 0], "conv_state": STATE, "weight": torch.ones(4, 4), "conv_state_indices": torch.arange(2)}
 OTHERS = [
-    {"input": X[:, :3]}, {"input": X[..., :2]}, {"input": X.int()}, {"weight": W[:, :2]}, {"weight": W.double()},
-    {"bias": B[:5]}, {"bias": B.to("meta")}, {"residual": RESIDUAL[..., :2]}, {"residual": RESIDUAL.to_sparse()},
-    {"stride": True}, {"stride": 1.0}, {"padding": 1}, {"dilation": 0}, {"groups": 2}, {"activation": "mish"},
+    *((conv2d, CALL, one) for one in (
+        {"input": X[:, :3]}, {"input": X[..., :2]}, {"input": X.int()}, {"weight": W[:, :2]}, {"weight": W.double()},
+        {"bias": B[:5]}, {"bias": B.to("meta")}, {"residual": RESIDUAL[..., :2]}, {"residual": RESIDUAL.to_sparse()},
+        {"stride": True}, {"stride": 1.0}, {"padding": 1}, {"dilation": 0}, {"groups": 2}, {"activation": "mish"})),
+    *((causal_conv1d_update, STEP, one) for one in (
+        {"conv_state_indices": torch.tensor([1, 1])}, {"conv_state": STATE.bfloat16()},
+        {"conv_state": STATE.clone().requires_grad_()})),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", OTHERS, ids=str)
-def test_checks_are_made_again_for_another_call(changes):
+@pytest.mark.parametrize(("function", "call", "changes"), OTHERS, ids=str)
+def test_checks_are_made_again_for_another_call(function, call, changes):
     """On the host they are left out after one that is equal in all that they read."""
-    call = {"input": X, "weight": W, "bias": B, "residual": RESIDUAL, "activation": "silu", "stride": 1}
     for _ in range(2):
-        conv2d(**call)
-        with pytest.raises(ValueError, match=r"cannot run this call|must|accepted|differ|input channels per group"):
-            conv2d(**{**call, **changes})
+        function(**call)
+        with pytest.raises(
+            ValueError, match=r"cannot run this call|must|accepted|differ|over|input channels per group"
+        ):
+            function(**{**call, **changes})
+
+
+@pytest.mark.parametrize(("function", "call"), [(conv2d, CALL), (causal_conv1d_update, STEP)])
+def test_checks_are_made_again_in_another_mode(function, call, monkeypatch):
+    wide = {
+        name: one.double() if torch.is_tensor(one) and one.is_floating_point() else one for name, one in call.items()
+    }
+    function(**wide)
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    with pytest.raises(DtypeError, match="float64"):
+        function(**wide)

@@ -111,23 +111,15 @@ def test_norms_of_layers_by_themselves():
 def test_layers_by_themselves():
     found, model = pair(fm.ConvNext)
     layer, plain, x = found.mlp.fc2, model.mlp.fc2, image(2, 4, 3, fm.WIDE)
-    expected = plain(x)
-    cases = {
-        "a sum of channels last": (lambda y: y + x[..., :C], expected + x[..., :C]),
-        "a number": (lambda y: 2 * y, 2 * expected),
-        "a scale": (lambda y: y * x[0, 0, 0, :C], expected * x[0, 0, 0, :C]),
-        "a sum after an activation": (lambda y: F.relu(y) + 1, F.relu(expected) + 1),
-        "two activations": (lambda y: F.relu(F.gelu(y)), F.relu(F.gelu(expected))),
-        "another order": (lambda y: y.permute(0, 1, 3, 2), expected.permute(0, 1, 3, 2)),
-        "a product": (lambda y: y @ x[0, 0, :, :C].T, expected @ x[0, 0, :, :C].T),
-        "twice": (lambda y: y.sum() + F.gelu(y).sum(), expected.sum() + F.gelu(expected).sum()),
-        "tokens": (lambda _: layer(x[0]), plain(x[0])),
-        "none": (lambda _: layer(x[:0]), plain(x[:0])),
-    }
-    for why, (use, wanted) in cases.items():
-        one = use(layer(x))
-        assert one.shape == wanted.shape, why
-        assert (one - wanted).abs().sum() <= wanted.numel() * 32 * fm.WIDE * 2.0**-24 * (1 + wanted.abs().sum()), why
+    uses = [
+        lambda y: y + x[..., :C], lambda y: 2 * y, lambda y: y * x[0, 0, 0, :C], lambda y: F.relu(y) + 1,
+        lambda y: F.relu(F.gelu(y)), lambda y: y.permute(0, 1, 3, 2), lambda y: y @ x[0, 0, :, :C].T,
+        lambda y: y.sum() + F.gelu(y).sum(),
+    ]  # fmt: skip
+    tokens = [(layer(one), plain(one)) for one in (x[0], x[:0])]
+    for one, wanted in [*((use(layer(x)), use(plain(x))) for use in uses), *tokens]:
+        assert one.shape == wanted.shape
+        assert (one - wanted).abs().sum() <= wanted.numel() * 32 * fm.WIDE * 2.0**-24 * (1 + wanted.abs().sum())
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [(torch.float16, X), (torch.float32, (1, C, 2, 2))])

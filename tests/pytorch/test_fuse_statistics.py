@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from chained import C, assert_same, calls, drawn, image, made
+from chained import C, assert_same, calls, drawn, image
 from fused_models import CONVOLUTIONS, between, net
 from torch import nn
-from torch.nn import functional as F
 
 from nkiconv.pytorch import convert
 
@@ -19,19 +18,6 @@ def branch(self, x, doubles=None):
     if doubles is not None:
         h = h * doubles
     return self.blocks[0](h)
-
-
-def sampled(self, x, size=None):
-    """A module that torch.fx cannot trace when its second argument is given."""
-    sizes = None if size is None else [int(one) for one in size]
-    h = F.interpolate(x, scale_factor=2.0) if size is None else F.interpolate(x, size=sizes)
-    return self.conv(h)
-
-
-def decoder():
-    """A block after an upsampler."""
-    up = made(sampled, conv=nn.Conv2d(C, C, 3, padding=1))
-    return net(forward=lambda self, x: self.blocks[1](self.up(self.blocks[0](self.stem(x)))), up=up)
 
 
 def alone(first, norm=lambda: nn.GroupNorm(2, C), depthwise=False):
@@ -59,7 +45,6 @@ NETS = {
         lambda: between(lambda x: x.to("cpu").contiguous()), IMAGE, {"blocks.0.norm1": "stem", **FIRST}, 0),
     "another way": (lambda: net(forward=branch), IMAGE, FIRST, 1),
     "another call": (lambda: net(forward=lambda m, x: m.blocks[0](m.stem(x)) + m.stem(x + 1)), IMAGE, FIRST, 1),
-    "upsampled": (decoder, IMAGE, FROM | {"blocks.1.norm1": "up.conv"}, 0),
     "depthwise": (lambda: alone(nn.Conv2d(C, C, 3, groups=C), depthwise=True), (2, C, 7, 6), BOTH, 0),
     "depthwise volumes": (lambda: alone(nn.Conv3d(C, C, 2, groups=C), depthwise=True), (2, C, 7, 6, 5), BOTH, 0),
     "transposed": (lambda: alone(nn.ConvTranspose2d(C, C, 3, stride=2)), (2, C, 7, 6), BOTH, 0),
