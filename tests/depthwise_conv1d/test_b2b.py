@@ -6,8 +6,7 @@ import torch
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_exact, assert_within_limit, assert_within_share
-from torch.nn import functional as F
+from tolerances import BF16_NORMS, assert_exact, assert_within_limit, assert_within_share
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, pytorch, schedules
@@ -135,29 +134,6 @@ def test_exact_and_pieces_are_the_whole(taps, dtype, one_kernel):
     assert nkiconv.b2b_causal_conv1d(x[:0], *filters, interleaved=False).shape == (0, 6, 80)
 
 
-def by_torch(x, proj, mixer, skip):
-    """The same of torch's functions, as cuDNN's documentation has it."""
-    rows = F.conv1d(F.pad(x, (proj.shape[1] - 1, 0)), proj[:, None], groups=len(proj))
-    x2, x1, v = rows.chunk(3, 1)
-    u, w = x1 * v, mixer.repeat_interleave(len(skip) // len(mixer), 0)
-    return x2 * (F.conv1d(F.pad(u, (w.shape[1] - 1, 0)), w[:, None], groups=len(w)) + skip[:, None] * u)
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("mode", ["torch", "simulate", "compare"])
-def test_torch(mode, monkeypatch, plainly):
-    monkeypatch.setenv("NKICONV_CPU", mode)
-    given = [torch.from_numpy(one).requires_grad_() for one in drawn(2, 6, 11, (3, 7), 2, "fp32", 0)]
-    found, states = pytorch.b2b_causal_conv1d(*given, interleaved=False, return_final_states=True)
-    wanted = by_torch(*given)
-    of_each = (torch.autograd.grad(y.sum(), given) for y in (found, wanted))
-    assert_within_share([found], [wanted], FLOAT32_SUMS)
-    assert_within_share(*of_each, FLOAT32_SUMS)
-    x, *filters = (one.detach() for one in given)
-    after = pytorch.b2b_causal_conv1d(x, *filters, interleaved=False, initial_states=states)
-    assert_within_share([after], [by_torch(torch.cat([x, x], 2), *filters)[..., 11:]], FLOAT32_SUMS)
-
-
 @pytest.mark.parametrize("mode", ["simulate", "compare"])
 @pytest.mark.parametrize("with_states", [False, True])
 def test_torch_in_one_kernel(mode, with_states, monkeypatch, plainly, one_kernel):
@@ -229,18 +205,6 @@ def test_the_operator_of_one_kernel(one_kernel):
         assert set(found.values()) == {"SUCCESS"}
     compiled = torch.compile(Hyena(), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x), Hyena()(x))
-
-
-@pytest.mark.slow
-def test_torchs_derivatives_and_compilation():
-    given = [torch.from_numpy(one).double() for one in drawn(1, 2, 6, (3, 4), 1, "fp32", 0)]
-
-    def call(*given):
-        return pytorch.b2b_causal_conv1d(*given, interleaved=False)
-
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(*given), call(*given))
-    assert torch.autograd.gradcheck(call, [one.requires_grad_() for one in given], fast_mode=True)
 
 
 X, PROJ, MIXER = np.ones((2, 12, 9), np.float32), np.ones((12, 3), np.float32), np.ones((2, 5), np.float32)

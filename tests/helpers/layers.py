@@ -338,6 +338,20 @@ _NORMS = (
 )  # fmt: skip
 
 
+def b2b_in_torch(x, proj, mixer, skip):
+    """y, and the states, as cuDNN's documentation has them."""
+    rows = F.conv1d(F.pad(x, (proj.shape[1] - 1, 0)), proj[:, None], groups=len(proj))
+    x2, x1, v = rows.chunk(3, 1)
+    u, w = x1 * v, mixer.repeat_interleave(len(skip) // len(mixer), 0)
+    y = x2 * (F.conv1d(F.pad(u, (w.shape[1] - 1, 0)), w[:, None], groups=len(w)) + skip[:, None] * u)
+    return y, x[..., 1 - proj.shape[1] :], u[..., 1 - w.shape[1] :]
+
+
+def b2b(x, proj, mixer, skip):
+    y, states = pytorch.b2b_causal_conv1d(x, proj, mixer, skip, interleaved=False, return_final_states=True)
+    return y, *states
+
+
 _GATED = randoms((2, 12, 9), (4, 3), (4,), (2, 4, 2))
 _FRAMES = randoms((2, 4, 3, 5, 6), (6, 4, 3, 3, 3), (6,), (2, 6, 3, 5, 6), (2, 4, 2, 5, 6))
 LAYERS = {
@@ -377,6 +391,7 @@ LAYERS = {
         functools.partial(split, layout=layout), functools.partial(split_in_torch, layout=layout),
         of_split(layout=layout), (0, 3), ("tangents", "vmap"),
     ) for layout in ("NCW", "NWC")},
+    "b2b": Layer(b2b, b2b_in_torch, randoms((2, 18, 11), (18, 3), (2, 7), (6,)), (0,), ("tangents",)),
     "split, packed": Layer(
         functools.partial(split, cu_seqlens=torch.tensor(ENDS), state_positions=(2, 6, 11)), packed_in_torch,
         of_split(1, rows=4), (), ("tangents", "vmap"),
