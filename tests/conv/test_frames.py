@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conv_calls import canonical_of, in_layout, integers, run
+from conv_calls import canonical_of, config_of, in_layout, integers, run
 from tolerances import assert_exact, integer_inputs
 from volumes import volume
 
@@ -12,31 +12,26 @@ from nkiconv.reference import conv_ref
 from nkiconv.simulator import KernelAssertionError
 
 SIDES = (5, 2, 1, 1, 1, 1, 0), (6, 3, 1, 1, 1, 1, 1)
-CHANNELS = (("planes", "channels"),)
-# why, C, K, groups, algorithm, config, channels side by side in memory
-ALGORITHMS = [
-    ("implicit_gemm", 12, 16, 1, "implicit_gemm", None, False),
-    ("implicit_gemm, last", 12, 16, 1, "implicit_gemm", None, True),
-    ("implicit_gemm, chunks of channels", 130, 9, 1, "implicit_gemm", None, False),
-    ("implicit_gemm, folded", 40, 30, 1, "implicit_gemm", (("fold", "inputs"),), False),
-    ("implicit_gemm, planes as channels", 6, 8, 1, "implicit_gemm", CHANNELS, False),
-    ("implicit_gemm, planes of channels in two chunks", 50, 9, 1, "implicit_gemm", CHANNELS, False),
-    ("implicit_gemm, the same folded", 86, 30, 1, "implicit_gemm", (*CHANNELS, ("fold", "inputs")), False),
-    ("implicit_gemm, groups", 12, 8, 4, "implicit_gemm", None, False),
-    ("stacked", 6, 16, 1, "stacked", None, False),
-    ("stacked, last", 6, 16, 1, "stacked", None, True),
-    ("stacked, planes as channels", 3, 8, 1, "stacked", CHANNELS, False),
-    ("activation_stationary", 12, 16, 1, "activation_stationary", None, True),
-    ("few outputs", 20, 3, 1, "weight_stationary", None, False),
-    ("few outputs, last", 20, 3, 1, "weight_stationary", None, True),
-    ("few outputs, two planes at once", 20, 3, 1, "weight_stationary", (("depth", 2),), False),
-    ("few outputs, the same of uneven chunks", 49, 3, 1, "weight_stationary", (("depth", 2),), False),
-    ("groups", 12, 8, 4, "weight_stationary", None, False),
-    ("groups, last", 12, 8, 4, "weight_stationary", None, True),
-    ("stacked, depthwise", 7, 7, 7, "stacked", None, False),
-    ("stacked, depthwise, last", 7, 7, 7, "stacked", None, True),
-    ("the kernel's choice", 3, 8, 1, None, None, False),
-]
+CHANNELS = {"planes": "channels"}
+#: C, K, groups, algorithm, settings.
+ALGORITHMS = {
+    "implicit_gemm": (12, 16, 1, "implicit_gemm", {}),
+    "implicit_gemm, chunks of channels": (130, 9, 1, "implicit_gemm", {}),
+    "implicit_gemm, groups": (12, 8, 4, "implicit_gemm", {}),
+    "folded": (40, 30, 1, "implicit_gemm", {"fold": "inputs"}),
+    "planes as channels": (6, 8, 1, "implicit_gemm", CHANNELS),
+    "planes of channels in two chunks": (50, 9, 1, "implicit_gemm", CHANNELS),
+    "planes of channels, folded": (86, 30, 1, "implicit_gemm", CHANNELS | {"fold": "inputs"}),
+    "stacked": (6, 16, 1, "stacked", {}),
+    "stacked, planes as channels": (3, 8, 1, "stacked", CHANNELS),
+    "stacked, depthwise": (7, 7, 7, "stacked", {}),
+    "pixels": (12, 16, 1, "activation_stationary", {}),
+    "few outputs": (20, 3, 1, "weight_stationary", {}),
+    "few outputs, two planes at once": (20, 3, 1, "weight_stationary", {"depth": 2}),
+    "few outputs, the same of uneven chunks": (49, 3, 1, "weight_stationary", {"depth": 2}),
+    "groups": (12, 8, 4, "weight_stationary", {}),
+    "the kernel's choice": (3, 8, 1, None, {}),
+}
 # why, volumes, frames, planes of x, taps, stride, dilation, lhs_dilation, zeros in front, behind
 PLANES = [
     ("a cache as the window wants it", 1, 2, 4, 3, 1, 1, 1, 0, 0),
@@ -66,13 +61,15 @@ def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, packed=F
     np.testing.assert_array_equal(canonical_of(final, problem), whole[:, :, F + D - count :])
 
 
-@pytest.mark.cover(13)
+@pytest.mark.cover(22)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("planes", [row[1:] for row in PLANES], ids=[row[0] for row in PLANES])
-@pytest.mark.parametrize("row", ALGORITHMS, ids=[row[0] for row in ALGORITHMS])
-def test_every_algorithm_takes_frames(row, planes):
-    _, C, K, groups, algorithm, config, last = row
-    config = (("algorithm", algorithm), *(config or ()))
-    check(planes, C, K, groups, last, config=config)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_takes_frames(name, planes, last, dtype):
+    C, K, groups, algorithm, settings = ALGORITHMS[name]
+    last = name == "pixels" or (last and not settings)
+    check(planes, C, K, groups, last, dtype, config=config_of(algorithm, **settings))
 
 
 @pytest.mark.cover(4)
@@ -80,14 +77,8 @@ def test_every_algorithm_takes_frames(row, planes):
 @pytest.mark.parametrize("planes", [row[1:] for row in PLANES[:3]], ids=[row[0] for row in PLANES[:3]])
 @pytest.mark.parametrize("channels", [(50, 16), (144, 48)])
 def test_packed_filters_with_planes_as_channels(channels, planes, lnc):
-    config = (("algorithm", "implicit_gemm"), *CHANNELS)
+    config = config_of("implicit_gemm", **CHANNELS)
     check(planes, *channels, 1, False, "bf16", lnc, packed=True, config=config)
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
-@pytest.mark.parametrize("last", [False, True])
-def test_dtypes(dtype, last):
-    check(PLANES[1][1:], 24, 32, 1, last, dtype)
 
 
 @pytest.mark.cover(6)
@@ -99,13 +90,11 @@ def test_any_number_of_final_frames(C, wanted, last, lnc):
         check((N, 2, 2, 3, 1, 1, 1, 0, 0), C, 4, 1, last, lnc=lnc, wanted=wanted)
 
 
-def test_one_tap_and_frames_of_fp8_that_pair():
+def test_one_tap_fp8_fp16_pairs_and_a_gap_between_planes():
     for N in (1, 2):
         check((N, 1, 3, 1, 1, 1, 1, 0, 0), 48, 24, 1, False, "fp8_e4m3", wanted=2)
         check((N, 3, 3, 1, 2, 1, 1, 0, 0), 12, 8, 1, True, wanted=2)
-
-
-def test_fp16_pairs_and_a_gap_between_planes():
+    check(PLANES[1][1:], 24, 32, 1, True, "fp8_e4m3")
     check((2, 1, 3, 2, 1, 1, 2, 1, 0), 6, 8, 1, False)
     check((1, 2, 3, 3, 1, 1, 1, 0, 0), 20, 24, 1, False, precision="fp16x3")
 
