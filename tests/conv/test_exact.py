@@ -20,7 +20,7 @@ from conv_calls import (
     planned,
     run,
 )
-from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, LINE, M_TILES, PIXELS, RGB, SAME, TALL
+from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, LINE, M_TILES, PIXELS, RGB, SAME
 from depthwise_images import depthwise
 from draws import cores
 from tolerances import assert_exact, assert_within_limit
@@ -29,6 +29,7 @@ import nkiconv
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.schedules.conv_algorithms import ALGORITHMS
+from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS
 
 #: DMA transposes 16 bits alone.
 RUNS = [
@@ -38,14 +39,28 @@ RUNS = [
 ]
 
 
+#: With products of fewer bits, which fp16 pairs make of implicit_gemm alone.
+PRODUCTS = RUNS + [
+    (name, f"fp32 as {precision}")
+    for name, (problem, config) in EXACT.items()
+    for precision in ("bf16", "tf32", "fp16x3")
+    if not dict(config).get("moved") and (precision != "fp16x3" or config[0][1] == GEMM)
+]
 KEPT = ["pixels: many-bf16", "implicit_gemm: M tiles, K tile by K tile-fp32", "Toeplitz blocks: odd channels-fp32"]
 
 
-@pytest.mark.cover(48, keep=KEPT)
-@pytest.mark.parametrize(("name", "dtype"), RUNS)
+@pytest.mark.cover(60, keep=KEPT)
+@pytest.mark.parametrize(("name", "dtype"), PRODUCTS)
 def test_every_setting(name, dtype):
     problem, config = EXACT[name]
-    check_exact(problem.replace(dtype=dtype), config=config)
+    dtype, _, precision = dtype.partition(" as ")
+    problem = problem.replace(dtype=dtype)
+    if precision == "fp16x3":
+        found, reason = planned(problem, GEMM, config[1:] or None, precision=precision)
+        if found is None:
+            assert "fold=" in reason or "loop=" in reason or "order=" in reason
+            return
+    check_exact(problem, config=config, precision=precision or None)
 
 
 def check_normals(problem, config=None, **more):
@@ -107,24 +122,6 @@ def test_every_edge(why, how, dtype):
             assert algorithm in reason
             return
     check_exact(problem, 3, **given)
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize(("x_dtype", "w_dtype"), [("bf16", "fp16"), ("fp16", "bf16"), ("fp8_e4m3", "fp8_e5m2")])
-@pytest.mark.parametrize("why", ["groups", "C_130_K_5", "both_dilations"])
-def test_filters_of_another_dtype(why, x_dtype, w_dtype):
-    check_exact(EDGE[why].replace(dtype=x_dtype), w_dtype=w_dtype)
-
-
-@pytest.mark.cover(9)
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("precision", ["bf16", "tf32"])
-@pytest.mark.parametrize(("problem", "config"), [
-    (TALL, config_of(PIXELS)), (M_TILES, config_of(GEMM)), (RGB, config_of(BLOCKS, lanes=1)),
-], ids=[PIXELS, GEMM, BLOCKS])  # fmt: skip
-def test_products_of_fewer_bits(problem, config, precision, layout):
-    given = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)} if config[0][1] == PIXELS else {}
-    check_exact(problem.replace(dtype="fp32", layout=layout), config=config, precision=precision, **given)
 
 
 ASKED = {**EPILOGUES, "all": {"bias": True, "residual": True, "beta": -2.0, "activation": "relu"}}
@@ -208,28 +205,38 @@ def test_residuals_are_copied_too(name, algorithm, dtype):
     check_epilogue(LAID_OUT[name].replace(layout="NHWC"), ASKED["all"], config_of(algorithm), dtype)
 
 
-#: Of implicit_gemm and activation_stationary, as `pack_filter` packs, and whole M tiles of few outputs.
+#: As `pack_filter` packs, and whole M tiles of few outputs; also of taps of a row that copies of the channels do not
+#: share evenly. Of implicit_gemm and activation_stationary; fp16 pairs, products of fp8.
 PACKED = {
     **{why: EXACT[why] for why in EXACT if why.startswith("implicit_gemm") and "NHWC" not in EXACT[why][0].layout},
     "pixels": EXACT["pixels: many"],
     "pixels, images shared": EXACT["pixels: many, images shared"],
     "pixels, all filters": (EXACT["pixels: many"][0], config_of(PIXELS)),
-}
+    **{f"fp16x3, {C} x {R} x {S}, {'_'.join(map(str, more))}": (
+        ConvProblem(N=2, C=C, K=K, H=9, W=13, R=R, S=S), config_of(GEMM, **dict([more] if more else [])))
+       for C, K, R, S in ((140, 150, 3, 3), (40, 16, 1, 3), (40, 16, 3, 5))
+       for more in ((), ("x_bytes", 4096), ("shard", "channels"), ("fold", "inputs"))},
+    **{f"{product}, {C}": (
+        ConvProblem(N=3, C=C, K=256, H=6, W=7, R=3, S=3, padding=SAME), config_of(GEMM, product=product))
+       for product in FP8_PRODUCTS for C in (128, 129, 256)},
+}  # fmt: skip
 
 
-@pytest.mark.cover(9)
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_filters(name, dtype):
     problem, config = PACKED[name]
-    problem = problem.replace(dtype=dtype)
+    more = {"precision": "fp16x3"} if name.startswith("fp16x3") else {}
+    problem = problem.replace(dtype="fp32" if more else "fp8_e4m3" if name.startswith("fp8") else dtype)
     config = tuple(pair for pair in config if pair[0] != "moved" and pair != ("fold", "outputs"))
     x, w = integers(np.random.default_rng(6), problem)
     packed, truth = nkiconv.pack_filter(w), in_layout(conv_ref(canonical_of(x, problem), w, problem), problem)
+    assert (packed.dtype, packed.ndim) == (w.dtype, 5)
     if ("fold", "both") in config and 128 % packed.shape[-1]:
         config = tuple(("fold", "inputs") if pair == ("fold", "both") else pair for pair in config)
     for lnc in cores(name):
-        assert_exact(run(x, packed, problem, lnc, config=config), truth, dtype)
+        assert_exact(run(x, packed, problem, lnc, config=config, **more), truth, problem.out_dtype)
 
 
 @pytest.mark.parametrize("each", [1, 2, 4])

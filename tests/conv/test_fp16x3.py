@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from conv_calls import bounded, check_exact, config_of, integers, run
+from conv_calls import bounded, check_exact, config_of, run
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit
 
-import nkiconv
 from nkiconv import bounds
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref
@@ -108,13 +107,8 @@ SETTINGS = [
     {"shard": "channels", "warmup": 0}, {"warmup": 256, "x_bytes": 1000}, {"fold": "none"},
 ]  # fmt: skip
 PROBLEMS = {
-    "layer": LAYER,
     "batches": BATCHES,
-    "groups": ConvProblem(N=2, C=48, H=9, W=8, K=36, groups=12, R=3, S=2, padding=((1, 0), (0, 1)), dtype="fp32"),
-    "stride": ConvProblem(N=3, C=130, H=17, W=19, K=9, R=3, S=3, stride=(2, 3), padding=((1, 0), (1, 1)), dtype="fp32"),
     "a row": ConvProblem(N=1, C=20, W=1300, K=24, S=9, padding=((0, 0), (8, 0)), dtype="fp32"),
-    "one tap": ConvProblem(N=9, C=300, H=5, W=7, K=140, S=1, dtype="fp32"),
-    "NHWC": LAYER.replace(layout="NHWC"),
     "one tap, NHWC": ConvProblem(N=2, C=300, H=5, W=7, K=140, S=1, dtype="fp32", layout="NHWC"),
 }
 
@@ -124,14 +118,3 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_settings_change_no_result(name, index):
     check_exact(PROBLEMS[name], config=config_of("implicit_gemm", **SETTINGS[index]), **PAIRS)
-
-
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("config", [(), (("x_bytes", 4096),), (("shard", "channels"),), (("fold", "inputs"),)])
-@pytest.mark.parametrize(("C", "K", "R", "S"), [(140, 150, 3, 3), (40, 16, 1, 3), (40, 16, 3, 5)])
-def test_packed_filters(C, K, R, S, config):
-    """Also of taps of a row that copies of the channels do not share evenly."""
-    problem = ConvProblem(N=2, C=C, K=K, H=9, W=13, R=R, S=S, dtype="fp32")
-    x, w = integers(np.random.default_rng(1), problem)
-    y = nkiconv.conv2d(x, nkiconv.pack_filter(w), algorithm="implicit_gemm", config=config or None, **PAIRS)
-    assert_exact(y, conv_ref(x, w, problem), "fp32")

@@ -18,10 +18,9 @@ from conv_calls import (
 from draws import cores
 from tolerances import assert_exact
 
-from nkiconv import conv2d, pack_filter
+from nkiconv import conv2d
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
-from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 MIXES = [*itertools.product(FP8, FP8)]
@@ -117,15 +116,3 @@ def test_y_is_bf16_unless_asked_otherwise():
     truth = conv_ref(x, w, OPS)
     for out_dtype in (None, "fp16", "fp32"):
         assert_exact(conv2d(x, w, padding=1, out_dtype=out_dtype), truth, out_dtype or "bf16")
-
-
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("C", [128, 129, 256])
-@pytest.mark.parametrize("product", FP8_PRODUCTS)
-def test_packed_filters(product, C):
-    problem = OPS.replace(C=C, K=256)
-    x, w = integers(np.random.default_rng(3), problem, "fp8_e5m2")
-    packed = pack_filter(w)
-    assert (packed.dtype, len(packed.shape)) == (w.dtype, 5)
-    y = conv2d(x, packed, padding=1, algorithm="implicit_gemm", config=(("product", product),))
-    assert_exact(y, conv_ref(x, w, problem), "bf16")
