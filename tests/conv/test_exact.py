@@ -46,7 +46,10 @@ PRODUCTS = RUNS + [
     for precision in ("bf16", "tf32", "fp16x3")
     if not dict(config).get("moved") and (precision != "fp16x3" or config[0][1] == GEMM)
 ]
-KEPT = ["pixels: many-bf16", "implicit_gemm: M tiles, K tile by K tile-fp32", "Toeplitz blocks: odd channels-fp32"]
+KEPT = [
+    "pixels: many-bf16", "implicit_gemm: M tiles, K tile by K tile-fp32", "Toeplitz blocks: odd channels-fp32",
+    "K packing: depthwise, dilation-bf16",
+]  # fmt: skip
 
 
 @pytest.mark.cover(60, keep=KEPT)

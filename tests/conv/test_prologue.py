@@ -263,6 +263,8 @@ def test_empty_arrays():
      r"x_shift.shape=\(8,\)"),
     ({"x_activation": "relu", "dtype": ml_dtypes.float8_e4m3},
      r"x.dtype='fp8_e4m3': accepted for x_scale, x_shift and x_activation are"),
+    ({"x_activation": "relu", "algorithm": "weight_stationary", "precision": "bf16"},
+     r"x_activation, precision=bf16: weight_stationary does not cast x; use implicit_gemm"),
     ({"x_upsample": 2, "algorithm": "weight_stationary"}, "x_upsample=2: weight_stationary takes 1; use implicit_gemm"),
     ({"x_upsample": 2, "algorithm": "implicit_gemm", "config": (("loop", 1),)},
      "config loop=1: x_upsample=2 takes rows of x in HBM more than once; use 0"),
