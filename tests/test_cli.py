@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from shell import run
+from shell import done, run
 
 from nkiconv import cases
 from nkiconv.tools.cli import app
@@ -29,8 +29,7 @@ FILES = ("--input", "x.npy", "--filter", "w.npy")
 
 
 def test_several_cases_in_one_table():
-    result = run("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both", "--wide")
-    assert result.exit_code == 0, result.stderr
+    result = done("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both", "--wide")
     for text in ("short", "N=3 C=130 W=2 S=2", "nkl_n1_c16_w512_s7", "identical to lnc 1", "all 130 channels", "pass"):
         assert text in result.stdout
     assert result.stdout.count("convolutions on nkiconv's simulator") == 1
@@ -83,8 +82,7 @@ def test_the_environment_must_fit_the_launch(monkeypatch):
 
 
 def test_listing_cases():
-    result = run("cases")
-    assert result.exit_code == 0
+    result = done("cases")
     assert all(name in result.stdout for name in cases.names())
     only = run("cases", "--suite", "conv2d").stdout
     assert "31 cases" in only
@@ -94,6 +92,5 @@ def test_listing_cases():
 @pytest.mark.cover(3)
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
 def test_help(command):
-    result = run(*command, "--help")
-    assert result.exit_code == 0
+    result = done(*command, "--help")
     assert "Usage" in result.stdout

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from PIL import Image
-from shell import run
+from shell import done
 
 import nkiconv
 from nkiconv.tools.cli import files
@@ -81,8 +81,7 @@ def load(text):
 
 def right(*arguments):
     """The document of a run on one and two cores that must succeed."""
-    result = run("run", *arguments, "--lnc", "both", "--json")
-    assert result.exit_code == 0, result.output
+    result = done("run", *arguments, "--lnc", "both", "--json")
     found = json.loads(result.stdout)
     assert [(one["lnc"], one["verdict"], one["identical"]) for one in found["rows"]] == [
         (1, "pass", None),

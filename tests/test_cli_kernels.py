@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shell import run
+from shell import done, run
 from tolerances import assert_relative
 
 pytestmark = pytest.mark.simulator_only
@@ -27,8 +27,7 @@ def test_run_writes_what_a_kernel_returns(target, eps, tmp_path):
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "w.npy", w)
     files = ("--input", tmp_path / "x.npy", "--input", tmp_path / "w.npy")
-    result = run("run", target, *files, "--arg", f"eps={eps}", "--lnc", 1, "--out", tmp_path / "y.npy")
-    assert result.exit_code == 0, result.output
+    result = done("run", target, *files, "--arg", f"eps={eps}", "--lnc", 1, "--out", tmp_path / "y.npy")
     assert "256 x 96" in result.output
     # 96 squares and their sum, of which a root halves the error; the mean, eps, the root, a quotient and two products
     assert_relative(np.load(tmp_path / "y.npy"), expected(x, w, eps), 97 / 2 + 6)
@@ -44,8 +43,7 @@ def test_run_as_json():
 
 
 def test_cores_are_compared():
-    result = run("run", PLAIN, *INPUTS, "--lnc", "both")
-    assert result.exit_code == 0, result.output
+    result = done("run", PLAIN, *INPUTS, "--lnc", "both")
     assert "one core and two return the same bits" in result.output
 
 
@@ -132,6 +130,5 @@ def test_what_is_0_or_not_finite_is_told(tmp_path):
             "    y = nl.ndarray((4, 3), dtype=nl.float32, buffer=nl.shared_hbm)\n"
             "    nisa.dma_copy(dst=y, src=tile)\n    return y\n"
         )
-        result = run("run", f"{path}:kernel", "--input", "4x4:bf16", "--lnc", 1)
-        assert result.exit_code == 0
+        result = done("run", f"{path}:kernel", "--input", "4x4:bf16", "--lnc", 1)
         assert f"but {said}" in " ".join(result.stdout.split())

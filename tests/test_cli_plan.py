@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from shell import run
+from shell import done, run
 
 import nkiconv
 from nkiconv import ConvProblem, Plan
@@ -21,8 +21,7 @@ def one_plan(*arguments):
 
 
 def test_a_row_a_case_and_why():
-    result = run("plan", CASE, "short")
-    assert result.exit_code == 0, result.output
+    result = done("plan", CASE, "short")
     for text in (CASE, "short", "modelled", "x copy", "of the limit", "bound by", "0 of 2 cached"):
         assert text in result.output
     assert "1 of 1 cached" in run("plan", CASE).output
@@ -56,8 +55,7 @@ def test_a_corrupt_file_is_a_warning(plans):
     [file] = plans.iterdir()
     file.write_text("{")
     cache.forget()
-    result = run("plan", CASE)
-    assert result.exit_code == 0
+    result = done("plan", CASE)
     assert f"{file.name}: cannot be read" in " ".join(result.stderr.split()).replace("\n", "")
     assert "warnings.warn" not in result.stderr
 

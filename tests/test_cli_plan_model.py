@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shell import run
+from shell import done, run
 
 import nkiconv
 
@@ -59,9 +59,7 @@ def script(tmp_path):
 
 def document(*arguments):
     """The JSON of a run."""
-    result = run("plan-model", *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(done("plan-model", *arguments, "--json").stdout)
 
 
 def words(text):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from shell import run
+from shell import done, run
 
 from nkiconv import ConvProblem, __version__, plan
 from nkiconv.planner import cache, entry
@@ -122,7 +122,6 @@ def test_no_character_is_lost(width, rows):
 
 
 @pytest.mark.cover(1, keep=["bench-60"])
-@pytest.mark.simulator_only
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("arguments", [
     ("plan", CASE),
@@ -133,6 +132,5 @@ def test_no_character_is_lost(width, rows):
     ("run", CASE),
 ], ids=lambda arguments: arguments[0])  # fmt: skip
 def test_commands_cut_nothing(arguments, width):
-    result = run(*arguments, width=width)
-    assert result.exit_code == 0, result.output
+    result = done(*arguments, width=width)
     assert "…" not in result.stdout

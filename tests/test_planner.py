@@ -265,7 +265,6 @@ def test_settings_that_only_the_default_rule_completes_have_no_neighbours():
 
 
 @pytest.mark.slow
-@pytest.mark.simulator_only
 def test_the_last_plan_is_kept_with_how_robust_it_is(plans):
     problem = nkiconv.ConvProblem(N=1, C=16, W=64, S=3)
     found = nkiconv.plan(problem, robust="on")
@@ -285,7 +284,6 @@ def test_the_last_plan_is_kept_with_how_robust_it_is(plans):
 
 
 @pytest.mark.slow
-@pytest.mark.simulator_only
 def test_a_plan_that_hedges_at_no_cost():
     """GpSimd may take twice as long for an element; another split of the channels is as fast without."""
     problem = cases.get("mamba2_prefill").problem
@@ -305,7 +303,6 @@ def test_per_cent(value, percent):
     assert percent_of(value) == percent
 
 
-@pytest.mark.simulator_only
 def test_the_table_has_regrets_where_they_were_asked_for(plans):
     plain, found = (
         next(csv.DictReader(CliRunner().invoke(app, ["plan", "short", "--format", "csv", *more]).stdout.splitlines()))

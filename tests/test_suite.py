@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shell import run
+from shell import done, run
 from typer.testing import CliRunner
 
 from nkiconv import FileFormatError, cases, simulator
@@ -26,9 +26,7 @@ pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "here
 
 
 def test_rows_of_some_cases():
-    result = run("bench", "--suite", "depthwise", "--only", "kda_bf16", "--json")
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
+    document = json.loads(done("bench", "--suite", "depthwise", "--only", "kda_bf16", "--json").stdout)
     assert document["ok"]
     (row,) = document["rows"]
     assert (row["case"], row["dtype"], row["verdict"], row["channels_checked"]) == ("kda_bf16", "bf16", "pass", 384)
@@ -39,8 +37,7 @@ def test_rows_of_some_cases():
 
 
 def test_the_table_and_a_wrong_result(monkeypatch):
-    result = run("bench", "--suite", "depthwise", "--only", "kda_bf16")
-    assert result.exit_code == 0, result.output
+    result = done("bench", "--suite", "depthwise", "--only", "kda_bf16")
     for text in ("look-", "x copy", "cuDNN", "geometric mean", "kda_bf16"):
         assert text in result.output
     verify = suite.verify_case
@@ -75,8 +72,7 @@ def test_readme(monkeypatch, tmp_path):
     monkeypatch.setattr(suite, "headline", lambda: [(cases.get("kda_bf16"), "bf16")])
     first, last = readme.markers("depthwise")
     (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
-    result = run("bench", "--suite", "depthwise", "--csv", "rows.csv", "--readme", "page.md")
-    assert result.exit_code == 0, result.output
+    done("bench", "--suite", "depthwise", "--csv", "rows.csv", "--readme", "page.md")
     text = (tmp_path / "page.md").read_text()
     table = readme.markdown(suite.read(tmp_path / "rows.csv"))
     assert text == f"before\n{first}{table}{last}\nafter\n"
@@ -97,8 +93,7 @@ def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
 
 @pytest.mark.slow
 def test_rows_and_picture_of_conv2d(tmp_path):
-    result = run("bench", "--suite", "conv2d", "--only", "rn50_1x1", "--plot", "roofline.png", "--json")
-    assert result.exit_code == 0, result.output
+    result = done("bench", "--suite", "conv2d", "--only", "rn50_1x1", "--plot", "roofline.png", "--json")
     first, second = json.loads(result.stdout)["rows"]
     assert [(row["case"], row["dtype"]) for row in (first, second)] == [("rn50_1x1", "bf16"), ("rn50_1x1", "fp32")]
     x, w, y = 8 * 1024 * 14 * 14, 1024 * 256, 8 * 256 * 14 * 14
@@ -164,8 +159,7 @@ CASE = "nkl_n1_c16_w512_s7"
 
 
 def test_table_and_json():
-    result = run("profile", CASE, "--sensitivity")
-    assert result.exit_code == 0, result.output
+    result = done("profile", CASE, "--sensitivity")
     for text in ("modelled 4", "phase 0", "worst", "look-ahead", "copy floor", "critical path", "sensitivity", "HBM"):
         assert text in result.output
     assert "inferred constants" in result.output
@@ -178,8 +172,7 @@ def test_table_and_json():
 
 def test_files(tmp_path):
     trace, plot = tmp_path / "t.json", tmp_path / "p.png"
-    result = run("profile", CASE, "--trace", trace, "--plot", plot)
-    assert result.exit_code == 0, result.output
+    done("profile", CASE, "--trace", trace, "--plot", plot)
     again = run("profile", CASE, "--trace", trace, "--plot", plot)
     assert again.exit_code == 2
     assert f"--trace={trace}: exists; name another, or overwrite it with --force" in again.output.replace("\n", "")
@@ -264,8 +257,6 @@ def test_a_v100_took_some_time_for_all_but_gradients_of_first_layers():
 
 
 @pytest.mark.slow
-@pytest.mark.simulator_only
-@pytest.mark.usefixtures("plans")
 def test_rows_of_one_problem(tmp_path):
     result = run("bench", "--suite", "deepbench", "--only", "db_11", "--layout", "NCHW", "--json")
     document = json.loads(result.stdout)
@@ -281,7 +272,6 @@ def test_rows_of_one_problem(tmp_path):
     assert "geometric mean of 1, 1 of the V100" in shown
 
 
-@pytest.mark.simulator_only
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_page_is_the_csv(layout):
     rows = suite.read(ROOT / "profiles" / f"deepbench_{layout.lower()}_modelled_trn2.csv")

@@ -12,3 +12,10 @@ def run(*arguments: object, width: int = 120) -> Any:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(width)})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
+
+
+def done(*arguments: object, width: int = 120) -> Any:
+    """As `run`, of what must succeed."""
+    result = run(*arguments, width=width)
+    assert result.exit_code == 0, result.output
+    return result

@@ -209,7 +209,6 @@ def test_shapes_are_positive_ints():
 
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.simulator_only
 SCRIPT = f"""
 import sys
 

@@ -14,7 +14,6 @@ from nkiconv.simulator.profiling.perfetto import trace
 from nkiconv.simulator.profiling.roofline import roofline
 from nkiconv.simulator.timing import Rates, UnknownConstantError
 
-pytestmark = pytest.mark.simulator_only
 NONE = nisa.dge_mode.none
 X = spec((128, 512), "fp32")
 
