@@ -178,9 +178,6 @@ def test_the_command_models_where_there_is_no_device():
     assert "no /dev/neuron0 here" in document["note"]
     assert {row["status"] for row in document["rows"]} == {"found"}
     assert [row["slope"]["clock"] for row in document["probes"]] == ["modelled"] * 3
-
-
-def test_the_command_lists_its_probes():
     rows = json.loads(run("calibrate", "--list", "--json").stdout)["rows"]
     assert [row["probe"] for row in rows] == [probe.name for probe in PROBES]
 

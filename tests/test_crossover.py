@@ -107,18 +107,15 @@ def test_markdown_and_csv(fake, tmp_path):
 LINE = ("--vary", "S", "--values", "4,1", "--C", 16, "--W", 64)
 
 
-run = functools.partial(shell.run, "crossover")
+done = functools.partial(shell.done, "crossover")
 
 
 def document(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(done(*arguments, "--json").stdout)
 
 
 def test_the_table():
-    result = run(*LINE)
-    assert result.exit_code == 0, result.output
+    result = done(*LINE)
     for text in ("plans by S: N=1 C=16 W=64, bf16, causal", "modelled", "x copy", "runner-up", "x best", "bound by"):
         assert text in result.output
     assert " up to S=" in result.output or "throughout" in result.output
