@@ -133,7 +133,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def test_predictions_have_columns_of_their_own(tmp_path):
+def test_predictions_have_columns_of_their_own(tmp_path, monkeypatch):
     path = tmp_path / "measured.csv"
     path.touch()  # an empty file gets a header
     row = measure(FakeDevice())
@@ -154,6 +154,8 @@ def test_predictions_have_columns_of_their_own(tmp_path):
         assert float(both[name]) == pytest.approx(value, rel=1e-5)
         assert alone[name] == ""
     assert alone["p50_us"] == both["p50_us"] == "12"
+    monkeypatch.setenv("PATH", "")  # no git
+    assert rows.commit() == ""
 
 
 # why, what is in the file, pattern
@@ -170,11 +172,6 @@ def test_other_files_are_left_alone(tmp_path, content, pattern):
     with pytest.raises(FileFormatError, match=pattern):
         rows.append(path, None)
     assert path.read_text() == content
-
-
-def test_no_commit_without_git(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert rows.commit() == ""
 
 
 def test_aws_s_nki_is_no_reason_to_refuse_a_case(monkeypatch):

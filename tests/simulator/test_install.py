@@ -191,15 +191,12 @@ def test_other_shapes_are_refused(annotation, value, match):
         kernel_of(annotation)(value)
 
 
-def test_an_optional_tensor_may_be_absent():
+def test_shapes_are_positive_ints_and_optional_tensors_may_be_absent():
     kernel = jit(lambda x, mask=None: our_language.shared_constant(X))
     kernel.function.__annotations__ = {"mask": nt.tensor[4, 8]}
     np.testing.assert_array_equal(kernel(X), X)
     with pytest.raises(NkiError, match="NKI175"):
         kernel(X, X[:2])
-
-
-def test_shapes_are_positive_ints():
     for shape in (0, (4, -1), (4, None), ("n", 4), 4.0, ()):
         with pytest.raises(TypeError, match="sizes must be positive ints"):
             nt.tensor[shape]
