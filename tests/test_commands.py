@@ -1,6 +1,7 @@
 """Commands of the Makefile and of the docs that no other test runs, and examples, on the least that they take."""
 
 import ast
+import importlib
 import os
 import re
 import runpy
@@ -63,27 +64,51 @@ def test_choice_tells_what_estimates_and_their_clock_take(choice, monkeypatch):
     assert re.fullmatch(r"\| small \| \d+ \| stacked \|", row)
 
 
+@pytest.fixture
+def installed(of_packages):
+    """Skips a test whose package of the zoo is not installed."""
+
+    def check(package):
+        try:
+            of_packages.ready(package)
+        except ImportError:
+            pytest.skip(f"{package} is not installed: `make zoo` installs it")
+
+    return check
+
+
 #: Of the zoo's commands and of examples, with models of packages that may not be there.
 MODELS = [
     ("transformers", "tests/zoo", "--only Vivit", r"\n\| VivitModel \| transformers \| 7\.4 \| 100 % \| 1 \|  \|\n"),
     ("transformers", "tests/zoo/nets.py", "--only mamba2", r"\n\| Mamba2-130m, 2,048 tokens \| 24 \| 1 \| [01] "),
     ("transformers", "tests/zoo/plans.py", "--only Vivit --most 1 --jobs 1 --out a.tsv", r"\na.tsv: 1 plans, 0 KiB\n"),
     ("diffusers", "examples/fused_vae.py", "--size 64", r"\napart over fused: [\d.]+, apart over polyphase: "),
+    ("diffusers", "examples/fused_unet.py", "--model sd15", r"^sd15, 2 of 64 x 64: \d+ of \d+ norms fused, "),
     ("diffusers", "examples/fused_video_vae.py", "--model ltx", r"^ltx, latents 1x128x7x16x22, \d+ norms: "),
-    ("diffusers", "examples/wan_vae.py", "--size 480p --frames 1", r"\n\| all \| [\d,]+ \| 100.0% \|"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("package", "script", "words", "said"), MODELS, ids=[" ".join(row[1:3]) for row in MODELS])
-def test_a_command_on_one_model(package, script, words, said, of_packages, capsys, monkeypatch, tmp_path):
-    try:
-        of_packages.ready(package)
-    except ImportError:
-        pytest.skip(f"{package} is not installed: `make zoo` installs it")
+def test_a_command_on_one_model(package, script, words, said, installed, capsys, monkeypatch, tmp_path):
+    installed(package)
     monkeypatch.chdir(tmp_path)
     assert ran(script, *shlex.split(words)) == 0
     assert re.search(said, capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_decode_by_stages(installed, capsys, monkeypatch):
+    """Of a small VAE; later frames take what the third adds to two."""
+    installed("diffusers")
+    wan_vae = importlib.import_module("wan_vae")
+    config = {"base_dim": 8, "z_dim": 4, "dim_mult": [1, 2], "num_res_blocks": 1, "temperal_downsample": [True]}
+    monkeypatch.setattr(wan_vae, "VAES", {"small": (config, 4)})
+    monkeypatch.setattr(wan_vae, "SIZES", {"16": {"small": (16, 16)}})
+    assert called(wan_vae.main, "--vae", "small", "--frames", 4) == 0
+    said = capsys.readouterr().out
+    assert len(re.findall(r"^\| (?:in and middle|up 0|up 1|out|all) \| \d+ \|", said, re.MULTILINE)) == 5
+    assert "\nall frames in one graph: " in said
 
 
 @pytest.mark.parametrize(("script", "words", "said"), [
@@ -202,7 +227,8 @@ CHAINS = {
 def test_a_chain_is_modelled_three_ways(name):
     row = chains.timed(CHAINS[name]())
     assert min(row.alone_us, row.fused_us, row.separate_us) > 0
-    assert row.launches.count(" ") < row.separate_launches.count(" ")
+    fused, separate = (re.findall(r"\.\d\b", told) for told in (row.launches, row.separate_launches))
+    assert 1 <= len(fused) < len(separate)
 
 
 def test_chains_are_modelled(tmp_path, monkeypatch):

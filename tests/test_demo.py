@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.tools import demo
 from nkiconv.tools.cli import app
+from nkiconv.tools.cli.show import verdict
 from nkiconv.tools.demo import eeg, photograph, plots, training
 from nkiconv.tools.demo.curves import Curves
 
@@ -52,6 +53,11 @@ def test_a_failed_check_is_an_exit_status(failed, monkeypatch, tmp_path):
     part = demo.Part((FailedReport(),), ()) if failed == "report" else demo.Part((), (), (apart,))
     monkeypatch.setattr(demo, "run", lambda out, advance: part)
     assert CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"]).exit_code == 1
+
+
+def test_the_verdict_names_what_training_follows():
+    same = Curves("learns", "float64", [1.0], {"kernels": [1.0]})
+    assert verdict((), (same,))[0].endswith("reference, training follows the losses of float64")
 
 
 class FailedReport:

@@ -35,7 +35,11 @@ def command(
                 notes(screen, *CURVES_NOTES)
         else:
             tour_grid(found.reports, found.curves).show(screen)
-            notes(screen, "error: the largest error of a result over its bound; --verbose shows what each took")
+            notes(
+                screen,
+                "error: the largest error of a result over its bound; rounding y to bf16 takes up to 100%",
+                "--verbose shows what each took",
+            )
         first, *others = map(str, found.files)
         show_verdict(screen, verdict(found.reports, found.curves))
         say(screen, f"open {first}; also drawn: {', '.join(others)}")

@@ -78,7 +78,7 @@ def verdict(reports: Sequence[Report], training: Sequence[Curves] = ()) -> tuple
         return f"WRONG: {len(wrong)} of {count} checks failed: {', '.join(wrong)}", False
     results = "the result is" if len(reports) == 1 else f"all {len(reports)} results are"
     same = ", one core and two give the same bits" if any(one.identical for one in reports) else ""
-    curves = ", training follows torch's losses" if training else ""
+    curves = "".join(f", training follows the losses of {one.by}" for one in training)
     return f"all right: {results} within the error bound of the float64 reference{same}{curves}", True
 
 

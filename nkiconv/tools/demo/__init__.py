@@ -113,7 +113,7 @@ def _clip(out: Path, advance: Advance) -> Part:
 def _named_case(_out: Path, advance: Advance) -> Part:
     case = cases.get(CASE)
     x, w = case_arrays(case, seed=0)
-    reports, _ = verify_depthwise_conv1d(case.name, x, w, case.problem, degrees=(1, 2), advance=advance)
+    reports, _ = verify_depthwise_conv1d(f"speech, {case.name}", x, w, case.problem, degrees=(1, 2), advance=advance)
     return Part(tuple(reports), ())
 
 
