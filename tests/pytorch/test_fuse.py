@@ -42,14 +42,9 @@ IN_MLP, IN_MODEL = (f"a module in {where} has hooks, which would see no tensor" 
 TWO, BACK, NOTHING = "conv2d; conv2d", "conv_transpose2d", "has no activation or sum after it that a convolution takes"
 
 
-class OwnConv(nn.Conv2d):
-    def forward(self, input):
-        return super().forward(input) + 1
-
-
-class OwnGroupNorm(nn.GroupNorm):
-    def forward(self, input):
-        return super().forward(input) + 1
+def own(kind, *args):
+    """One of a subclass with a forward of its own."""
+    return type(f"Own{kind.__name__}", (kind,), {"forward": lambda self, x: kind.forward(self, x) + 1})(*args)
 
 
 def block(forward):
@@ -360,8 +355,8 @@ LEFT = {
     "hardswish": (lambda: fm.chain(act=nn.Hardswish()), X, f"0: {NOT_ALONE}"),
     "dropout": (lambda: fm.chain(act=nn.Dropout(0.5)), X, f"0: {NOT_ALONE}"),
     "transposed": (lambda: fm.chain(conv=nn.ConvTranspose2d(C, 6, 3)), X, "0: its convolution is transposed", BACK),
-    "own convolution": (lambda: fm.chain(conv=OwnConv(C, 6, 3)), X, "0: its convolution is not swapped by this call"),
-    "own norm": (lambda: fm.chain(OwnGroupNorm(2, C)), X, "0: is a OwnGroupNorm with a forward of its own"),
+    "own convolution": (lambda: fm.chain(conv=own(nn.Conv2d, C, 6, 3)), X, "0: its convolution is not swapped by this c"),
+    "own norm": (lambda: fm.chain(own(nn.GroupNorm, 2, C)), X, "0: is a OwnGroupNorm with a forward of its own"),
     "norm that adds": (normed(nn.SiLU(), lambda y: y + 1, training=False), [STEMS[2]], STAYS, TWO),
     "norm that drops": (normed(nn.Dropout(0.5), training=False), [STEMS[2]], STAYS, TWO),
     "norm that shrinks": (normed(nn.Softshrink(), training=False), [STEMS[2]], STAYS, TWO),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from causal import integers
 from chained import made
+from layers import LAYERS, pair_of
 from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
@@ -142,23 +143,16 @@ assert all(getattr(nkiconv.pytorch, name) is not None for name in nkiconv.pytorc
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_bias_and_residual_may_be_changed_before_backward(rank, activation, position, computer):
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d"])
+def test_bias_and_residual_may_be_changed_before_backward(name, activation, position, computer):
     """Neither is read again but where the argument of an activation is summed anew."""
-    x, w = integers(1, 2, *[4] * rank).requires_grad_(), integers(3, 2, *[2] * rank).requires_grad_()
-    frames = {"initial_frames": integers(1, 2, 1, 4, 4)} if rank == 3 else {}
-    residual, bias = integers(1, 3, *[3] * rank), integers(3)
-    if frames:
-        residual = integers(1, 3, 4, 3, 3)
+    call, _ = pair_of(name, activation=activation, position=position)
 
     def gradients(changed):
-        added, offsets = residual.clone(), bias.clone()
-        more = {"activation": activation, "residual": added, "residual_position": position, **frames}
-        y = getattr(pytorch, f"conv{rank}d")(x, w, offsets, **more)
-        if changed:
-            added.add_(1)
-            if activation is None or position == "pre_activation":
-                offsets.add_(1)
+        x, w, bias, residual = (one.clone() for one in LAYERS[name].given)
+        y = call(x.requires_grad_(), w.requires_grad_(), bias, residual)
+        for one in (residual, bias)[: changed and 1 + (activation is None or position == "pre_activation")]:
+            one.add_(1)
         return torch.autograd.grad(y.sum(), [x, w])
 
     assert same(gradients(True), gradients(False))
