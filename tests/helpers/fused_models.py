@@ -65,20 +65,17 @@ def unbound(self, x, t):
     return Block.forward(self, x, t) / height * height
 
 
-class Padded(nn.Module):
+def padded(mode, rank=2, first=False, sides=None, **own):
     """A convolution with pixels around its input, before or after the activation, as HunyuanVideo's VAE has them."""
-
-    def __init__(self, mode, rank=2, first=False, sides=None, **own):
-        super().__init__()
-        self.norm, self.mode, self.first = nn.GroupNorm(2, C), mode, first
-        self.sides = (1, 0, 2, 1, 1, 1)[: 2 * rank] if sides is None else sides
-        self.conv = CONVOLUTIONS[rank](C, C, 3, **own)
+    sides = (1, 0, 2, 1, 1, 1)[: 2 * rank] if sides is None else sides
 
     def forward(self, x):
         h = self.norm(x)
-        h = h if self.first else F.silu(h)
-        h = F.pad(h, self.sides, mode=self.mode) if self.sides else h
-        return self.conv(F.silu(h) if self.first else h)
+        h = h if first else F.silu(h)
+        h = F.pad(h, sides, mode=mode) if sides else h
+        return self.conv(F.silu(h) if first else h)
+
+    return made(forward, norm=nn.GroupNorm(2, C), conv=CONVOLUTIONS[rank](C, C, 3, **own))
 
 
 def wrapped():

@@ -86,18 +86,14 @@ def half(self, x):
     return nn.Conv2d.forward(self, x) + F.conv2d(x.to(torch.complex64), self.weight.to(torch.complex64)).real
 
 
-def channels_last(self, x):
-    """Takes images with their channels behind, as timm's and ConvNeXt's layers do."""
-    return nn.Conv2d.forward(self, x.movedim(-1, 1)).movedim(1, -1)
-
-
-def both(self, x):
-    return nn.Conv1d.forward(self, 2 * x)
-
-
 def of_kind(base, forward, **methods):
     """What makes a convolution with this forward."""
-    return lambda *args: type("Made", (base,), {"forward": forward, **methods})(*(args or (3, 4, 3)))
+    return lambda: type("Made", (base,), {"forward": forward, **methods})(3, 4, 3)
+
+
+#: What others do around torch's own: timm's and ConvNeXt's layers take channels behind.
+LAST = of_kind(nn.Conv2d, lambda m, x: nn.Conv2d.forward(m, x.movedim(-1, 1)).movedim(1, -1))
+BOTH = of_kind(nn.Conv1d, lambda m, x: nn.Conv1d.forward(m, 2 * x), _conv_forward=SameSize._conv_forward)
 
 
 class Tokens(nn.Conv1d):
@@ -148,8 +144,8 @@ TAKEN_WHOLE = {
     "pruned": (lambda: nn.Sequential(prune.l1_unstructured(nn.Conv2d(3, 4, 3), "weight", 0.5)), IMAGE, 1, True),
     "standardized": (lambda: Standardized(3, 4, 3), IMAGE, 1, True),
     "conv_forward": (lambda: SameSize(3, 4, 3), ROW, 1, True),
-    "both": (of_kind(nn.Conv1d, both, _conv_forward=SameSize._conv_forward), ROW, 1, True),
-    "channels last": (of_kind(nn.Conv2d, channels_last), (2, 6, 6, 3), 1, True),
+    "both": (BOTH, ROW, 1, True),
+    "channels last": (LAST, (2, 6, 6, 3), 1, True),
     "tokens": (lambda: Tokens(3, 4, 3), (2, 6, 3), 1, True),
     "half": (of_kind(nn.Conv2d, half), IMAGE, None, False),
     **{name: (lambda make=make: make(Model().eval()), X.shape, 4, True) for name, make in GRAPHS.items()},

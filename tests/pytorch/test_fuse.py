@@ -109,11 +109,11 @@ FUSED = {
         PLAIN.replace("2d", f"{rank}d").removeprefix("channel_stats; " if kind == "BatchNorm" else ""),
     ) for kind in ("GroupNorm", "BatchNorm", "InstanceNorm") for rank in (1, 2, 3)},
     **{f"{mode} around rank {rank}": (
-        lambda mode=mode, rank=rank: fm.Padded(mode, rank, first=rank == 2), [IMAGES[rank]],
+        lambda mode=mode, rank=rank: fm.padded(mode, rank, first=rank == 2), [IMAGES[rank]],
         [f"norm: silu -> {mode} padding -> conv"], PLAIN.replace("2d", f"{rank}d"),
     ) for mode, rank in (("replicate", 1), ("reflect", 2), ("circular", 3), ("replicate", 2))},
     "padding mode": (
-        lambda: fm.Padded("", sides=(), padding=1, padding_mode="circular"), X, ["norm: silu -> conv"], PLAIN),
+        lambda: fm.padded("", sides=(), padding=1, padding_mode="circular"), X, ["norm: silu -> conv"], PLAIN),
     "norm with silu": (normed(nn.SiLU(inplace=True)), [STEMS[2]], ["1: silu -> 2"], "conv2d; norm silu conv2d"),
     "norm with relu": (normed(nn.ReLU(inplace=True)), [STEMS[2]], ["1: relu -> 2"], "conv2d; norm relu conv2d"),
     "norm with none": (normed(nn.Identity()), [STEMS[2]], ["1: 2"], "conv2d; norm conv2d"),
@@ -355,7 +355,7 @@ LEFT = {
     "hardswish": (lambda: fm.chain(act=nn.Hardswish()), X, f"0: {NOT_ALONE}"),
     "dropout": (lambda: fm.chain(act=nn.Dropout(0.5)), X, f"0: {NOT_ALONE}"),
     "transposed": (lambda: fm.chain(conv=nn.ConvTranspose2d(C, 6, 3)), X, "0: its convolution is transposed", BACK),
-    "own convolution": (lambda: fm.chain(conv=own(nn.Conv2d, C, 6, 3)), X, "0: its convolution is not swapped by this c"),
+    "own convolution": (lambda: fm.chain(conv=own(nn.Conv2d, C, 6, 3)), X, "0: its convolution is not swapped by"),
     "own norm": (lambda: fm.chain(own(nn.GroupNorm, 2, C)), X, "0: is a OwnGroupNorm with a forward of its own"),
     "norm that adds": (normed(nn.SiLU(), lambda y: y + 1, training=False), [STEMS[2]], STAYS, TWO),
     "norm that drops": (normed(nn.Dropout(0.5), training=False), [STEMS[2]], STAYS, TWO),
@@ -364,7 +364,7 @@ LEFT = {
         lambda: fm.chain(conv=nn.Conv1d(C, C, 3, groups=C)), [IMAGES[1]], "0: its convolution is of depthwise rows",
         "depthwise_conv1d",
     ),
-    "zeros around": (lambda: fm.Padded("constant", sides=(1, 1, 1, 1)), X, "norm: is not followed by one convolution"),
+    "zeros around": (lambda: fm.padded("constant", sides=(1, 1, 1, 1)), X, "norm: is not followed by one convolution"),
     "an operation between": (of(fm.Grown, lambda m: setattr(m, "between", lambda x: x * 2)), X, f": {UNREAD}"),
     "another reader": (lambda: fm.large(lambda large, y: y + large), X, f": {UNREAD}", "conv2d sum"),
     "returned too": (lambda: fm.large(lambda large, y: (y, large)), X, f": {UNREAD}"),
@@ -435,7 +435,7 @@ def test_what_stays(name):
 
 @pytest.mark.parametrize(("make", "why"), [
     (lambda: fm.chain(nn.GroupNorm(2, C + 2)), "raises RuntimeError on a probe in float64"),
-    (lambda: fm.Padded("replicate", sides=(0, 0, 0, 0, 1, 1)), "raises RuntimeError on a probe"),  # around channels
+    (lambda: fm.padded("replicate", sides=(0, 0, 0, 0, 1, 1)), "raises RuntimeError on a probe"),  # around channels
     (of(conformer, lambda m: setattr(m, "glu", nn.Identity())), "its forward raises RuntimeError on a probe"),
     (normed(nn.SiLU(), lambda y: y[:, :4], training=False), STAYS[3:]),
 ])  # fmt: skip

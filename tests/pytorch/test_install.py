@@ -24,21 +24,20 @@ STUB = {
 }
 
 
-def clean(monkeypatch, *packages):
-    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
-        monkeypatch.delitem(sys.modules, name)
+def those(names):
+    return [name for name in names if name.partition(".")[0] in ("causal_conv1d", "transformers")]
 
 
 @pytest.fixture(autouse=True)
 def no_other(monkeypatch):
     """Neither package is imported; each test leaves the interpreter as it was."""
     modules, finders = dict(sys.modules), list(sys.meta_path)
-    clean(monkeypatch, "causal_conv1d", "transformers")
+    for name in those(modules):
+        monkeypatch.delitem(sys.modules, name)
     yield
     assert sys.meta_path == finders
-    for name in set(sys.modules) - set(modules):
-        if name.partition(".")[0] in ("causal_conv1d", "transformers"):
-            del sys.modules[name]
+    for name in those(set(sys.modules) - set(modules)):
+        del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

@@ -116,9 +116,6 @@ def test_convert_functional():
     assert again is report.model
     assert seen(copy.deepcopy(again), X)[1] == ALL
     torch.testing.assert_close(again(X), made(X))
-
-
-def test_convert_functional_of_a_forward_of_an_instance():
     made = Reader()
     made.forward = lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1))
     found, names = seen(convert(made, inplace=True).model, X)

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from causal import integers
+from chained import hooked
 from layers import FORMS
 
 from nkiconv import pytorch
@@ -203,11 +204,6 @@ ROWS.append((
 
 class Own(torch.nn.GroupNorm):
     """A subclass, whose forward may be another."""
-
-
-def hooked(norm):
-    norm.register_forward_hook(lambda *_: None)
-    return norm
 
 
 def of_parts(norm, activation="silu", kind=torch.nn.Conv2d, **more):
