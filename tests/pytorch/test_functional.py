@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch_exact import integers, leaves_of, same, torchs
 
 from nkiconv import pytorch
-from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+from nkiconv.errors import GeometryError, UnsupportedError
 from nkiconv.pytorch.computers import host
 
 #: C, and what follows of a transposed one: K / groups, taps, arguments
@@ -152,12 +152,6 @@ def test_flops_of_causal_rows(more, activation):
 
 
 X, W, B = integers((2, 6, 9, 11), (4, 6, 3, 2), (4,))
-
-
-@pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
-def test_quantized_tensors_are_refused():
-    with pytest.raises(DtypeError, match=r"input.dtype=torch.qint8: quantized tensors are not supported"):
-        pytorch.conv2d(torch.quantize_per_tensor(X, 1, 0, torch.qint8), W)
 
 
 def test_modes_are_checked(monkeypatch):

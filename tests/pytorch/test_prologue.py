@@ -16,7 +16,6 @@ from tolerances import FLOAT32_SUMS, assert_within_share
 from nkiconv.errors import ComparisonError
 from nkiconv.pytorch import conv2d
 from nkiconv.pytorch.computers import simulated
-from nkiconv.pytorch.models.model_plan import plan_model
 
 in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 of_each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -59,22 +58,6 @@ def test_one_image(form, mode):
     assert_within_share([of_one], [y[0]], FLOAT32_SUMS)
     for one, other in zip(found, stats, strict=True):
         assert_within_share([one], [other[:1]], FLOAT32_SUMS)
-
-
-@pytest.mark.cover(2)
-@of_each_form
-def test_a_plan_has_all_that_is_asked_for(form):
-    class Net(torch.nn.Module):
-        def forward(self, x):
-            return several(form.call(x, *form.tensors(2)[1:]))[0]
-
-    x = form.tensors(2)[0]
-    (row,) = plan_model(Net(), [x], quick=True).rows
-    asked, problem = row.convolved.asked, row.convolved.problem
-    assert row.calls == 1
-    assert (asked.x_scale, asked.x_shift, asked.x_activation) == ("image", "image", "silu")
-    assert (asked.x_upsample, asked.return_stats) == (form.x_upsample, "channel" if form.stats else None)
-    assert (problem.transposed, problem.H) == (form.transposed, form.x_upsample * x.shape[2])
 
 
 def test_pixels_that_are_one_of_input_are_summed_in_fp32():

@@ -36,6 +36,8 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
     ({"input": X.to(torch.complex64)}, DtypeError, "input.dtype=torch.complex64: complex tensors are not supported"),
     ({"input": NESTED([X[0], X[1, :, 1:]])}, LayoutError, "input: nested tensors are not supported; "),
     ({"input": X.numpy()}, DtypeError, "input: must be a torch.Tensor, not ndarray"),
+    ({"input": torch.quantize_per_tensor(X, 1, 0, torch.qint8)}, DtypeError,
+     "input.dtype=torch.qint8: quantized tensors are not supported"),
     ({"input": X[0, 0]}, LayoutError, r"input.shape=\(9, 11\): must have 4 axes, \[N, C, H, W\]"),
     ({"weight": W[:, :5]}, GeometryError, r"weight.shape=\(4, 5, 3, 2\): has 5 input channels per group"),
     ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
@@ -422,6 +424,7 @@ ROWS += [
 def kept(value):
     """A copy of a tensor that has numbers to compare."""
     plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested
+    plain = plain and not value.is_quantized
     return value.detach().clone() if plain and value.device.type == "cpu" else None
 
 
