@@ -86,11 +86,6 @@ def deep_png():
     return found
 
 
-def floating_wav():
-    """A WAV file of format 3, floating point."""
-    return WHOLE_WAV[:20] + b"\x03\x00" + WHOLE_WAV[22:]
-
-
 # why, file, its bytes, :NAME, pattern in stderr
 BAD_FILES = [
     ("suffix", "x.txt", b"1", "", r"UnsupportedError: --input=x\.txt: must end in \.npy, \.npz, \.safetensors, \.png"),
@@ -139,7 +134,7 @@ BAD_FILES = [
      r"FileFormatError: --input=x\.png: holds 2 pictures; save one"),
     ("picture by name", "x.png", WHOLE_PNG, ":red", r"a PNG or JPEG picture has no arrays by name; drop :red"),
     ("8 bits", "x.wav", wav(width=1), "", r"DtypeError: --input=x\.wav: has 8 bits a sample: accepted are 16"),
-    ("floating point", "x.wav", floating_wav(), "",
+    ("floating point", "x.wav", WHOLE_WAV[:20] + b"\x03\x00" + WHOLE_WAV[22:], "",
      r"FileFormatError: --input=x\.wav: is no uncompressed WAV file \(unk"),
     ("silence", "x.wav", wav(frames=0), "", r"FileFormatError: --input=x\.wav: holds no samples"),
 ]  # fmt: skip

@@ -16,10 +16,6 @@ PLAIN, FUSED = f"{FILE}:rms_norm", f"{FILE}:rms_norm_fused"
 INPUTS = ("--input", "256x96:fp32", "--input", "1x96:fp32")
 
 
-def expected(x, w, eps):
-    return x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + eps) * w
-
-
 @pytest.mark.parametrize(("target", "eps"), [(PLAIN, 1e-6), (FUSED, 0.5)])
 def test_run_writes_what_a_kernel_returns(target, eps, tmp_path):
     rng = np.random.default_rng(0)
@@ -30,7 +26,8 @@ def test_run_writes_what_a_kernel_returns(target, eps, tmp_path):
     result = done("run", target, *files, "--arg", f"eps={eps}", "--lnc", 1, "--out", tmp_path / "y.npy")
     assert "256 x 96" in result.output
     # 96 squares and their sum, of which a root halves the error; the mean, eps, the root, a quotient and two products
-    assert_relative(np.load(tmp_path / "y.npy"), expected(x, w, eps), 97 / 2 + 6)
+    expected = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + eps) * w
+    assert_relative(np.load(tmp_path / "y.npy"), expected, 97 / 2 + 6)
 
 
 def test_run_as_json():

@@ -128,11 +128,6 @@ def test_an_interrupt_is_no_row():
     assert device.num_forgotten == 1
 
 
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_predictions_have_columns_of_their_own(tmp_path, monkeypatch):
     path = tmp_path / "measured.csv"
     path.touch()  # an empty file gets a header
@@ -142,7 +137,7 @@ def test_predictions_have_columns_of_their_own(tmp_path, monkeypatch):
     assert predicted.modelled_us != row.timing.this.p50_us
     rows.append(path, row)
     rows.append(path, dataclasses.replace(row, modelled=None, timing=row.timing))
-    both, alone = read(path)
+    both, alone = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     for name, value in (
         ("modelled_us", predicted.modelled_us),
         ("modelled_phase0_us", predicted.phase0_us),

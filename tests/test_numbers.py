@@ -45,13 +45,11 @@ REFUSED = (
 )
 
 
-def _has(call, name):
-    """Whether a function takes this number."""
-    return name != "lhs_dilation" or not ("transpose" in call or "_input" in call or call == "depthwise_conv2d")
-
-
 NUMBERS = [
-    (call, name) for call in CALLS for name in ("stride", "dilation", "padding", "lhs_dilation") if _has(call, name)
+    (call, name)
+    for call in CALLS
+    for name in ("stride", "dilation", "padding", "lhs_dilation")
+    if name != "lhs_dilation" or not ("transpose" in call or "_input" in call or call == "depthwise_conv2d")
 ]
 
 

@@ -316,19 +316,15 @@ JOBS = [
 IDS = ["-".join(str(part) for part in one if part is not None) for one in JOBS]
 
 
-def check(job, seed):
-    call = a_call(random.Random(seed), *job)
-    assume(call is not None)
-    check_call(call, seed)
-
-
 @pytest.mark.cover(24)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("job", JOBS, ids=IDS)
 @settings(draws(FEW, MANY), **AS_DRAWN)
 @given(seed=SEEDS)
 def test_random_calls(job, seed):
-    check(job, seed)
+    call = a_call(random.Random(seed), *job)
+    assume(call is not None)
+    check_call(call, seed)
 
 
 FORWARD = [(job, name) for job, name in zip(JOBS, IDS, strict=True) if not job[0].endswith("weight")]

@@ -47,11 +47,6 @@ def torch_conv(x, w, problem):
     return torch.nn.functional.conv2d(padded, torch.from_numpy(w), **options).numpy()
 
 
-def assert_equal_to_rounding(actual, expected):
-    """Both are float64 sums of the same few terms of order 1."""
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerances.FLOAT64_SUMS)
-
-
 @st.composite
 def problems(draw):
     """Small problems with every field drawn on its own, height and width apart."""
@@ -76,7 +71,8 @@ def problems(draw):
 @given(problems())
 def test_equals_torch_anywhere(problem):
     x, w = inputs(problem)
-    assert_equal_to_rounding(conv_ref(x, w, problem), torch_conv(x, w, problem))
+    # both are float64 sums of the same few terms of order 1
+    np.testing.assert_allclose(conv_ref(x, w, problem), torch_conv(x, w, problem), rtol=0, atol=tolerances.FLOAT64_SUMS)
 
 
 def test_cross_correlation_by_hand():

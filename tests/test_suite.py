@@ -125,13 +125,13 @@ def test_the_file_has_every_headline_case_in_both_dtypes():
     assert {dtype for _, dtype in COMMITTED} == {"bf16", "fp32"}
 
 
-def is_long(key):
-    return int(COMMITTED[key]["instructions"]) > QUICK_INSTRUCTIONS
-
-
 @pytest.mark.cover(1)
 @pytest.mark.parametrize(
-    "key", [pytest.param(key, marks=[pytest.mark.slow] * is_long(key), id="-".join(key)) for key in COMMITTED]
+    "key",
+    [
+        pytest.param(key, marks=[pytest.mark.slow] * (int(row["instructions"]) > QUICK_INSTRUCTIONS), id="-".join(key))
+        for key, row in COMMITTED.items()
+    ],
 )
 def test_rows_are_current(key):
     case, dtype = next(pair for pair in profile_table.headline() if (pair[0].name, pair[1]) == key)

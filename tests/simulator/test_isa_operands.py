@@ -97,14 +97,6 @@ def tile_like(case, name, make=nl.ones, buffer=None, rows=None, columns=None):
     return make(shape, case.dtypes.get(name, nl.float32), buffer or case.buffer(name))
 
 
-def misplaced(case, name):
-    return tile_like(case, name, rows=128)[16 : 16 + case.operands[name][0]]
-
-
-def repeated(case, name):
-    return tile_like(case, name, columns=1).broadcast(1, case.operands[name][1])
-
-
 INPUTS = [(case, name) for case, name in OPERANDS if name not in case.writes]
 #: Those whose results may not be thrown away, as where only the sum is wanted (test_isa_vector).
 OUTPUTS = [(case, name) for case, name in OPERANDS if name in case.writes and case.operands[name][1] > 1
@@ -114,12 +106,14 @@ ELEMENTWISE = [(case, name) for case, name in COMPUTE if case.operands[name] == 
 #: A rule, what it says, whose operands break it, and the operand that does.
 BROKEN = {
     "NKI040": ("{} is in private_hbm|Tensor Engine", COMPUTE, lambda *one: tile_like(*one, buffer=nl.hbm)),
-    "NKI043": ("{} covers partitions 16", COMPUTE, misplaced),
+    "NKI043": ("{} covers partitions 16", COMPUTE,
+     lambda case, name: tile_like(case, name, rows=128)[16 : 16 + case.operands[name][0]]),
     "NKI016": ("never written", INPUTS, lambda *one: tile_like(*one, make=nl.ndarray)),
-    "NKI017": ("{} addresses some elements more than once", OUTPUTS, repeated),
+    "NKI017": ("{} addresses some elements more than once", OUTPUTS,
+     lambda case, name: tile_like(case, name, columns=1).broadcast(1, case.operands[name][1])),
     "NKI044": ("partitions", ELEMENTWISE, lambda *one: tile_like(*one, buffer=nl.sbuf, rows=5)),
     "NKI045": ("elements a partition", ELEMENTWISE, lambda *one: tile_like(*one, buffer=nl.sbuf, columns=17)),
-}
+}  # fmt: skip
 ROWS = [(rule, *row) for rule in BROKEN for row in BROKEN[rule][1]]
 
 

@@ -109,15 +109,12 @@ def test_the_lanes_step_by_xorwow():
     assert evaluate(body) == expected
 
 
-def dropped(values, dtype, prob):
-    return result(nisa.dropout, values.shape, dtype, a_tile(values, dtype), prob)
-
-
 @pytest.mark.parametrize(("dtype", "tile"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("int32", "float32")])
 def test_dropout_drops_its_share_and_keeps_the_rest(dtype, tile):
     values = np.arange(1, 1 + 128 * 500).reshape(128, 500) % 100 + 1
     chances = (np.arange(128) % 5 / 4).reshape(128, 1)
-    out = dropped(values.astype(np.float32), dtype, a_tile(chances.astype(np.float32), tile)).astype(np.float32)
+    given = a_tile(values.astype(np.float32), dtype), a_tile(chances.astype(np.float32), tile)
+    out = result(nisa.dropout, values.shape, dtype, *given).astype(np.float32)
     assert set(np.unique(out / values)) == {0.0, 1.0}
     for chance in (0, 0.25, 0.5, 0.75, 1):
         share = (out[chances[:, 0] == chance] == 0).mean()

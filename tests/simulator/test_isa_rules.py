@@ -74,10 +74,6 @@ def state(columns=6, engine=E.gpsimd):
     return nisa.rand_set_state(sb(4, columns, dtype=U32), engine)
 
 
-def with_nan():
-    return put(np.array([[np.nan, *range(8)]] * 4, np.float32))
-
-
 def rows_by(picked=(1, 0), index=None, data=None, scalar_offset=None, **settings):
     index = column(picked) if index is None else index()
     data = hbm(3, 4) if data is None else data()
@@ -118,10 +114,6 @@ def turn(indices=(16, 1), rows=16, last=8, dtype=BF16, index=U32, shape=None, **
 
 def copied(view, partitions=4):
     return nisa.tensor_copy(sb(partitions, 2), view(sb(4, 6)))
-
-
-def cell(index):
-    return nisa.dma_copy(sb(1, 1), hbm(3, 4).ap([[4, 1], [1, 1]], offset=4, scalar_offset=one(index), indirect_dim=1))
 
 
 def window(index, partitions=4):
@@ -174,7 +166,7 @@ PAIRS = [
     vary("NKI081", "9 results", lambda n: top(eights=n), 8, 9, "dst has 9 elements"),
     vary("NKI081", "max8 of 4 dims", lambda s: nisa.max8(ps(8, 8), sb(8, *s)), (2, 8), (2, 2, 4), "src has 4 dims"),
     vary("NKI082", "places in int32", lambda d: nisa.nc_find_index8(sb(4, 8, dtype=d), sb(4, 9), sb(4, 8)), U16, I32, "dst has dtype int32"),
-    vary("NKI083", "max8 of a NaN", lambda make: top(src=make), lambda: sb(4, 9), with_nan, r"src holds a NaN at \(0, 0\)"),
+    vary("NKI083", "max8 of a NaN", lambda x: top(src=lambda: put(np.full((4, 9), x, np.float32))), 1.0, np.nan, r"src holds a NaN at \(0, 0\)"),
     vary("NKI084", "indices beyond 2^24", lambda s: select(range_start=s), 2**24 - 6, 2**24 - 5, "range_start=16777211"),
     vary("NKI085", "another fill", lambda x: select(on_false_value=x), -3.4028235e38, -1e30, "on_false_value"),
     vary("NKI086", "15 partitions", lambda p: local(rows=p), 16, 15, "multiple of 16"),
@@ -226,7 +218,7 @@ PAIRS = [
     vary("NKI054", "a register from an indirect view", lambda view: nisa.register_load(register(0), view(hbm(3, 1))), lambda t: t[0:1], lambda t: t.select(0, one(0)), "src is an indirect view"),
     vary("NKI138", "a row outside", lambda i: rows_by((0, i)), 2, 3, "index 1, 3, leaves the 3"),
     vary("NKI138", "an access that leaves the tensor", at, 1, 2, "index 2 leaves the 3 of its dim or the tensor"),
-    vary("NKI138", "beyond its dim, but inside the tensor", cell, 3, 4, "index 4 leaves the 4"),
+    vary("NKI138", "beyond its dim, but inside the tensor", lambda i: nisa.dma_copy(sb(1, 1), hbm(3, 4).ap([[4, 1], [1, 1]], offset=4, scalar_offset=one(i), indirect_dim=1)), 3, 4, "index 4 leaves the 4"),
     vary("NKI138", "a copy of few partitions that leaves theirs", lambda i: copied(window(i, 2), 2), 4, 5, "index 5 leaves the 6"),
     vary("NKI139", "hwdge follows no vector", lambda m: rows_by(dge_mode=m), DGE.swdge, DGE.hwdge, r"dge_mode\.hwdge with an indirect src"),
     vary("NKI139", "static descriptors follow no scalar", lambda m: at(dge_mode=m), DGE.hwdge, DGE.none, r"dge_mode\.none"),

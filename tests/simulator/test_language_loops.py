@@ -251,7 +251,7 @@ PAIRS = [
          lambda: nl.while_loop(0, dropped), "init"),
     Pair("NKI170", "next condition", lambda: nl.while_loop(register(1), lambda r: nisa.register_alloc(0)),
          lambda: nl.while_loop(register(1), dropped), "what body_fun returned is None"),
-    Pair("NKI171", "fori_loop", lambda: nl.fori_loop(0, 2, lambda i: ordered(fills_one)),
+    Pair("NKI171", "fori_loop", lambda: nl.fori_loop(0, 2, lambda i: ordered(partial(fills, 1))),
          lambda: ordered(lambda: loop_over(0, 2)), "fori_loop: a dynamic loop"),
     Pair("NKI171", "while_loop", lambda: ordered(lambda: dropped(register(0))),
          lambda: ordered(lambda: nl.while_loop(register(0), dropped)), "while_loop: a dynamic loop"),
@@ -266,11 +266,6 @@ PAIRS = [
     Pair("NKI179", "trip counts", lambda: counted_by_core(0), lambda: counted_by_core(1), "2 on core 1", lnc=2),
     Pair("NKI173", "iterations", lambda: across_iterations(True), lambda: across_iterations(False), "another loop or"),
 ]  # fmt: skip
-
-
-def fills_one():
-    """One memset."""
-    fills(1)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.id)

@@ -40,10 +40,6 @@ def fill(buffer, *columns, **settings):
     touched(*(new((128, n), buffer=buffer, **settings) for n in columns))
 
 
-def placed(*addresses):
-    touched(*(new((32, 8), address=address) for address in addresses))
-
-
 def copy_in(columns):
     tile, out = new((4, 16)), new((4, 16))
     nisa.memset(tile[:, 0:8], 1.0)
@@ -156,7 +152,7 @@ PAIRS = [
     vary("NKI019", "one tile", lambda n: new((128, n), buffer=nl.psum), 4096, 4097, "needs 16,388 of 16,384"),
     vary("NKI019", "nine banks", lambda n: fill(nl.psum, *(512,) * n), 8, 9, "9 of 8 banks"),
     vary("NKI019", "tiles stay in a bank", lambda n: fill(nl.psum, *(n,) * 9), 256, 257, "9 of 8 banks"),
-    vary("NKI020", "overlap", lambda b: placed((0, 0), (0, b)), 32, 31, r"address \(0, 31\) and \(0, 0\) of SBUF overlap"),
+    vary("NKI020", "overlap", lambda b: touched(*(new((32, 8), address=(0, at)) for at in (0, b))), 32, 31, r"address \(0, 31\) and \(0, 0\) of SBUF overlap"),
     vary("NKI020", "quadrant", lambda p: new(address=(p, 0)), 96, 95, "4 partitions from 95"),
     vary("NKI020", "last byte", lambda b: new(address=(0, b)), 212_696, 212_697, "of 212728"),
     vary("NKI020", "alignment", lambda b: new(buffer=nl.psum, address=(0, b)), 4, 2, "aligned to 4"),

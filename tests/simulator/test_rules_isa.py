@@ -38,10 +38,6 @@ def accumulated(first, then, **settings):
     return mm(n=then, dst=dst[:, 0:then], **settings)
 
 
-def over_memset(accumulate):
-    return mm(dst=ps(3, 5), accumulate=accumulate)
-
-
 def ts(op0, operand0, dtype=F32, data=None, **settings):
     data = sb(4, 6, dtype=dtype) if data is None else data
     return nisa.tensor_scalar(sb(4, 6, dtype=dtype), data, op0, operand0, **settings)
@@ -249,7 +245,7 @@ PAIRS = [
     vary("NKI107", "OCP fp8", lambda t: mm(dtype=t), nl.float8_e5m2, nl.float8_e4m3fn, "float8_e4m3fn"),
     vary("NKI108", "two banks", lambda c: mm(n=5, dst=nl.ndarray((3, 1024), F32, nl.psum)[:, c : c + 5]), 507, 508, r"bytes 2032\.\.2051"),
     vary("NKI108", "transpose", lambda c: nisa.nc_transpose(nl.ndarray((6, 1024), F32, nl.psum)[:, c : c + 4], sb(4, 6)), 508, 510, "bank"),
-    vary("NKI109", "memset", over_memset, None, True, "no matmul has written 15 of 15"),
+    vary("NKI109", "memset", lambda a: mm(dst=ps(3, 5), accumulate=a), None, True, "no matmul has written 15 of 15"),
     vary("NKI109", "part of it", lambda n: accumulated(n, 5, accumulate=True), 5, 4, "no matmul has written 3 of 15"),
     vary("NKI111", "second dim", lambda n: double_row(rows=n), 2, 3, r"not \[K, 2, M\]"),
     vary("NKI111", "fp8 only", double_row, nl.float8_e5m2, BF16, "double_row takes fp8"),

@@ -72,10 +72,6 @@ def stt_by(dst, data, other, by):
     nisa.scalar_tensor_tensor(dst, data, nl.multiply, by, nl.add, other)
 
 
-def total(dst, data):
-    nisa.tensor_reduce(dst, nl.add, data, axis=1)
-
-
 def scan(dst, a, b, seed=0.0):
     nisa.tensor_tensor_scan(dst, a, b, seed, nl.multiply, nl.add)
 
@@ -106,7 +102,7 @@ VECTOR = [
     ("bf16 scalar_tensor_tensor, no fast mode documented", on(stt, B, B, B), 60, 157, 1.042),
     ("fp32 scalar_tensor_tensor with a [P, 1] operand", on(stt_by, F, F, F, COLUMN), 65, 156 + 58, 1.042),
     ("bf16 scalar_tensor_tensor from PSUM with a [P, 1] operand", on(stt_by, B, FP, B, COLUMN), 65, 157 + 58, 1.042),
-    ("fp32 tensor_reduce", on(total, COLUMN, F), 60, 157, 1.042),
+    ("fp32 tensor_reduce", on(lambda to, x: nisa.tensor_reduce(to, nl.add, x, axis=1), COLUMN, F), 60, 157, 1.042),
     ("bf16 with a [P, 1] operand", on(times, B, B, COLUMN), 60 + 69, 156 + 58, 0.269),
     ("fp32 with a [P, 1] operand", on(times, F, F, COLUMN), 60 + 69, 155 + 58, 0.521),
     ("fp32 from PSUM with a [P, 1] operand", on(times, B, FP, COLUMN), 65 + 69, 157 + 58, 1.042),
@@ -144,18 +140,6 @@ def local_gather(n, width=1, dtype=FP32):
     nisa.local_gather(tile(n, dtype), tile(64, dtype), index, width, count)
 
 
-def running_sum(n):
-    nisa.tensor_scalar_cumulative(tile(n), tile(n), nl.add, nl.add, 1.0)
-
-
-def bounds(n):
-    nisa.sequence_bounds(nl.ndarray((1, 2, n), I32), tile(n, I32, rows=1))
-
-
-def top_of(n, k):
-    nisa.topk(tile(k, BF16), tile(k, U32), tile(-(-n // 16), BF16), n)
-
-
 CYCLE = 1 / 1.2  # of GpSimd, in ns
 
 # why, call, ISSUE fixed, LAT fixed, each element
@@ -165,7 +149,8 @@ RARE = [
     ("nc_find_index8", lambda n: nisa.nc_find_index8(tile(8, U32), tile(n), tile(8)), 60, 153, 1.042),
     ("nc_match_replace8", lambda n: nisa.nc_match_replace8(tile(n), tile(n), tile(8), 0.0), 60, 153, 1.042),
     ("range_select with its two columns", range_select, 65 + 69, 157 + 58, 1.042),
-    ("tensor_scalar_cumulative (inferred)", running_sum, 60, 153, 1.042),
+    ("tensor_scalar_cumulative (inferred)",
+     lambda n: nisa.tensor_scalar_cumulative(tile(n), tile(n), nl.add, nl.add, 1.0), 60, 153, 1.042),
     ("dropout", lambda n: nisa.dropout(tile(n), tile(n), 0.5), 60, 153, 1.042),
     ("rng (inferred)", lambda n: nisa.rng(tile(n, U32)), 60, 153, 1.042),
     ("rng on GpSimd (inferred)", lambda n: nisa.rng(tile(n, U32), ENGINE.gpsimd), 126.9, 176.9, 1.667),
@@ -173,11 +158,13 @@ RARE = [
     ("local_gather of 32 each", partial(local_gather, width=32), 125, 125, 156 / 128 * CYCLE),
     ("local_gather of 2 bf16 each", partial(local_gather, width=2, dtype=BF16), 125, 125, 36 / 8 / 2 * CYCLE),
     ("nc_n_gather (inferred)", lambda n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32)), 126.9, 176.9, 6.667),
-    ("sequence_bounds (inferred)", bounds, 126.9, 176.9, 2 * 1.667),
+    ("sequence_bounds (inferred)",
+     lambda n: nisa.sequence_bounds(nl.ndarray((1, 2, n), I32), tile(n, I32, rows=1)), 126.9, 176.9, 2 * 1.667),
     ("tensor_partition_reduce", lambda n: nisa.tensor_partition_reduce(tile(n, rows=1), nl.add, tile(n)), None, 176.9,
      213.3),
     ("13 cycles for a triple of bn_aggr", lambda n: nisa.bn_aggr(tile(2), tile(3 * n)), None, 153, 13 / 0.96),
-    ("topk, 4 n + k cycles", lambda n: top_of(n, 8), 126.9 + 8 * CYCLE, 176.9 + 8 * CYCLE, 4 * CYCLE),
+    ("topk, 4 n + k cycles", lambda n: nisa.topk(tile(8, BF16), tile(8, U32), tile(-(-n // 16), BF16), n),
+     126.9 + 8 * CYCLE, 176.9 + 8 * CYCLE, 4 * CYCLE),
 ]  # fmt: skip
 ROWS = [(why, lambda n, case=case: case(n)[1](), *ns, 4, 0.05) for why, case, *ns in (*VECTOR, *SCALAR, *GPSIMD)]
 ROWS += [(*row, 32, 0.01) for row in RARE]
