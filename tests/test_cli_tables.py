@@ -28,7 +28,7 @@ PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
 def test_what_is_kept_is_listed(plans):
     assert f"0 files in {plans}" in " ".join(run("cache", "list", width=300).stdout.split())
     assert run("cache", "clear").stdout.startswith("deleted 0 files (0 B)")
-    found, request = plan(PROBLEM), Request(problem=PROBLEM.replace(N=2), asked=Asked())
+    found, request = plan(PROBLEM), Request(problem=PROBLEM.replace(N=2), asked=Asked(bias=True, activation="silu"))
     cache.store_estimate(request, entry.answer(request, quick=True))
     (plans / ("0" * 32 + ".json")).write_text("{")
     (plans / "mine.json").write_text("{}")
@@ -39,7 +39,10 @@ def test_what_is_kept_is_listed(plans):
     assert row["problem"] == "N=1 C=8 W=40 S=3 bf16"
     assert (row["algorithm"], row["modelled_us"], row["current"]) == (found.algorithm, found.modelled_us, True)
     assert row["target"] == "trn2"
-    assert "N=1 C=8 W=40 S=3 bf16,plan,2,trn2," in run("cache", "list", "--format", "csv").stdout
+    lines = run("cache", "list", "--format", "csv").stdout
+    assert "N=1 C=8 W=40 S=3 bf16,plan,2,trn2," in lines
+    assert "N=2 C=8 W=40 S=3 bf16 bias activation=silu,estimate,2,trn2," in lines
+    assert [row["asked"] for row in rows if row["kind"] != "unreadable"].count({}) == 1
 
 
 def test_clear_leaves_other_files_and_what_is_current(plans, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +40,7 @@ def show(stale: Stale = False, as_json: JsonOption = False) -> None:
         plain = _as_dict(one)
         us = plain["modelled_us"]
         grid.add(
-            plain["problem"] or one.file.name,
+            " ".join([plain["problem"] or one.file.name, *_words(plain["asked"])]),
             plain["kind"],
             str(plain["lnc"] or ""),
             str(plain["target"] or ""),
@@ -73,6 +74,7 @@ def _as_dict(one: Entry) -> dict[str, Any]:
         "kind": one.kind or "unreadable",
         "effort": one.kept.get("effort", one.kind or None),
         "problem": _problem(one),
+        "asked": _asked(one),
         "lnc": one.key.get("lnc"),
         "target": one.kept.get("target", one.key.get("target")),
         "algorithm": one.kept.get("algorithm"),
@@ -81,6 +83,17 @@ def _as_dict(one: Entry) -> dict[str, Any]:
         "age_days": (time.time() - one.written) / 86400,
         "current": one.current,
     }
+
+
+def _asked(one: Entry) -> dict[str, Any]:
+    """Options of the call that are not the default."""
+    request = importlib.import_module("nkiconv.planner.request")
+    plain, asked = dataclasses.asdict(request.Asked()), one.key.get("asked")
+    return {name: value for name, value in asked.items() if value != plain.get(name)} if isinstance(asked, dict) else {}
+
+
+def _words(asked: dict[str, Any]) -> list[str]:
+    return [name if value is True else f"{name}={value}" for name, value in asked.items()]
 
 
 def _problem(one: Entry) -> str | None:
