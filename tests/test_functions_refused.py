@@ -289,11 +289,8 @@ def test_groups_order_and_tensors_of_the_kernel():
         assert y.dtype == dtype
 
 
-ROWS, IMAGES, VOLUMES = (np.ones((1, 2, *axes), np.float32) for axes in ((1, 8), (8, 8), (4, 8, 8)))
-ROW_TAPS, SQUARES, CUBES = (
-    np.ones((2, 1, 1, 3), np.float32),
-    *(np.ones((2, 2, *taps), np.float32) for taps in ((3, 3), (3, 3, 3))),
-)
+ROWS, IMAGES, VOLUMES = (zeros(1, 2, *axes) for axes in ((1, 8), (8, 8), (4, 8, 8)))
+ROW_TAPS, SQUARES, CUBES = zeros(2, 1, 1, 3), zeros(2, 2, 3, 3), zeros(2, 2, 3, 3, 3)
 #: Kernels, and arguments that they run with.
 KERNELS = {
     "depthwise_conv1d_implicit_gemm": {"img_ref": ROWS, "filter_ref": ROW_TAPS},
@@ -306,19 +303,11 @@ KERNELS = {
     "channel_statistics": {"img_ref": IMAGES},
     "norm_scale_and_shift": {"stats": (np.ones((1, 1, 2, 3), np.float32),), "norm": "batch"},
     "pointwise_mlp_fused": {"x_ref": IMAGES, "w1_ref": SQUARES[..., 0, 0], "w2_ref": SQUARES[..., 0, 0]},
-    "b2b_causal_conv1d_fused": {
-        "x_ref": np.ones((1, 6, 8), np.float32),
-        "proj_ref": np.ones((6, 3), np.float32),
-        "mixer_ref": np.ones((2, 3), np.float32),
-    },
+    "b2b_causal_conv1d_fused": {"x_ref": zeros(1, 6, 8), "proj_ref": zeros(6, 3), "mixer_ref": zeros(2, 3)},
     "causal_conv1d_split_heads": {"x_ref": ROWS[:, :, 0], "w_ref": ROW_TAPS[:, 0, 0], "splits": ((1, 2, False),)},
-    "causal_conv1d_split_step": {
-        "x_ref": ROWS[:, :, 0, :1],
-        "state_ref": ROWS[:, :, 0, :2],
-        "w_ref": ROW_TAPS[:, 0, 0],
-        "splits": ((1, 2, False),),
-    },
-}
+    "causal_conv1d_split_step": {"x_ref": ROWS[:, :, 0, :1], "state_ref": ROWS[:, :, 0, :2], "w_ref": ROW_TAPS[:, 0, 0],
+                                 "splits": ((1, 2, False),)},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -333,13 +322,9 @@ def test_what_is_no_tensor(name):
                 nkiconv.simulate(kernel)(**given | {tensor: wrong})
 
 
-NHWC_FP8 = {
-    name: np.ones(shape, ml_dtypes.float8_e4m3)
-    for name, shape in (("img_ref", (1, 8, 8, 64)), ("filter_ref", (64, 64, 1, 1)))
-}
+NHWC_FP8 = {name: zeros(*shape, dtype=ml_dtypes.float8_e4m3)
+            for name, shape in (("img_ref", (1, 8, 8, 64)), ("filter_ref", (64, 64, 1, 1)))}  # fmt: skip
 NHWC_FP8 |= {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "y_norm": "rms"}
-
-
 SPREAD = {"img_ref": VOLUMES, "grad_ref": VOLUMES, "filter_shape": CUBES.shape}
 OF_ROWS, OF_VOLUMES = {"img_ref": XK, "filter_ref": WK}, {"img_ref": VOLUME, "filter_ref": FILTER}
 KERNEL_CALLS = [
