@@ -55,14 +55,9 @@ def test_json(here):
     assert (document["nki"], document["strict"], document["broken"]) == ("0.6", False, [])
     assert (document["files"], document["kernels"], document["functions"]) == (1, 1, 1)
     assert first == {
-        "path": "bad.py",
-        "line": 8,
-        "column": 8,
-        "rule": "NKL101",
+        "path": "bad.py", "line": 8, "column": 8, "rule": "NKL101", "kernel": "kernel", "remedy": "write == or !=",
         "message": "`x is True` compares identity, which is not compiled",
-        "remedy": "write == or !=",
-        "kernel": "kernel",
-    }
+    }  # fmt: skip
 
 
 def test_versions(here):

@@ -162,13 +162,9 @@ def test_json_and_back():
 
 # case, algorithm: each has settings that come to the same as others
 COMPLETED = [
-    ("mobilenet_dw", "weight_stationary"),
-    ("rn50_1x1", "implicit_gemm"),
-    ("vit_patch16", "stacked"),
-    ("nkl_n1_c256_w129_s128", "dot"),
-    ("nkl_n1_c16_w512_s64", "banded"),
-    ("short", "mixed"),
-]
+    ("mobilenet_dw", "weight_stationary"), ("rn50_1x1", "implicit_gemm"), ("vit_patch16", "stacked"),
+    ("nkl_n1_c256_w129_s128", "dot"), ("nkl_n1_c16_w512_s64", "banded"), ("short", "mixed"),
+]  # fmt: skip
 
 
 def instructions(request, candidate):

@@ -133,12 +133,8 @@ def console_lines(text=TEXT, fence="console"):
 
 def inline_lines():
     """The same of calls within sentences that have arguments, placeholders filled in."""
-    filled = {
-        "CASE...": "short",
-        "CASE": "short",
-        "PATHS": "nkiconv/kernels",
-        "SCRIPT.py:FUNCTION": "examples/resnet18.py:f",
-    }
+    filled = {"PATHS": "nkiconv/kernels", "SCRIPT.py:FUNCTION": "examples/resnet18.py:f"}
+    filled |= dict.fromkeys(("CASE", "CASE..."), "short")
     lines = [shlex.split(" ".join(line.split())) for line in re.findall(r"`nkiconv ([a-z][^`]*)`", TEXT)]
     return [[filled.get(word, word) for word in words] for words in lines if len(words) > 1]
 

@@ -53,14 +53,9 @@ def test_what_is_not_declared_is_refused_by_name(settings):
 
 #: A case of each algorithm whose time a dropped warm-up would move by more than 2 %.
 CASES = {
-    "mixed": "kda_bf16",
-    "update": "decode_step",
-    "banded": "nkl_n1_c256_w512_s64",
-    "implicit_gemm": "rn50_c4",
-    "stacked": "vit_patch16",
-    "weight_stationary": "mobilenet_dw",
-    "weight_stationary, transposed": "encodec_up8",
-}
+    "mixed": "kda_bf16", "update": "decode_step", "banded": "nkl_n1_c256_w512_s64", "implicit_gemm": "rn50_c4",
+    "stacked": "vit_patch16", "weight_stationary": "mobilenet_dw", "weight_stationary, transposed": "encodec_up8",
+}  # fmt: skip
 
 
 @pytest.mark.cover(1)

@@ -14,14 +14,10 @@ from nkiconv.simulator import simulate
 BF16 = ml_dtypes.bfloat16
 #: x's shape, channels first.
 SHAPES = {
-    "one element": (1, 2, 1),
-    "few columns": (2, 6, 7, 5),
-    "rows of several tiles": (3, 180, 4, 3),
-    "rest of rows": (2, 259, 2, 3),
-    "columns are shared": (1, 3, 41, 50),
-    "several tiles of columns": (1, 130, 2, 5, 930),
-    "most channels": (1, 4100, 2),
-}
+    "one element": (1, 2, 1), "few columns": (2, 6, 7, 5), "rows of several tiles": (3, 180, 4, 3),
+    "rest of rows": (2, 259, 2, 3), "columns are shared": (1, 3, 41, 50),
+    "several tiles of columns": (1, 130, 2, 5, 930), "most channels": (1, 4100, 2),
+}  # fmt: skip
 
 
 def data(shape, dtype=np.float32, mean=0.0, seed=0):

@@ -29,14 +29,10 @@ BITVEC = ("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift
 
 
 TYPES = [
-    ("float32", "float32", "float32"),
-    ("bfloat16", "float32", "bfloat16"),
-    ("float16", "int8", "float16"),
-    ("float8_e4m3", "float8_e5m2", "bfloat16"),
-    ("int32", "float32", "int16"),
-    ("uint8", "int16", "float32"),
+    ("float32", "float32", "float32"), ("bfloat16", "float32", "bfloat16"), ("float16", "int8", "float16"),
+    ("float8_e4m3", "float8_e5m2", "bfloat16"), ("int32", "float32", "int16"), ("uint8", "int16", "float32"),
     ("tfloat32", "bool_", "tfloat32"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "types"), [*zip(ARITHMETIC, TYPES * 2, strict=True)])

@@ -85,10 +85,8 @@ def test_flops_and_rate():
 
 
 @pytest.mark.parametrize(("min_bytes", "flops", "dtype", "cores", "us", "limit"), [
-    (716_000, 0, "bfloat16", 2, 1.0, "bytes"),
-    (415_000, 0, "bfloat16", 1, 1.0, "bytes"),
-    (1, 78_640_000, "bfloat16", 1, 1.0, "flops"),
-    (1, 2 * 19_660_000, "float32", 2, 1.0, "flops"),
+    (716_000, 0, "bfloat16", 2, 1.0, "bytes"), (415_000, 0, "bfloat16", 1, 1.0, "bytes"),
+    (1, 78_640_000, "bfloat16", 1, 1.0, "flops"), (1, 2 * 19_660_000, "float32", 2, 1.0, "flops"),
     (1, 157_300_000, "float8_e4m3", 1, 1.0, "flops"),
 ])  # fmt: skip
 def test_roofline(min_bytes, flops, dtype, cores, us, limit):

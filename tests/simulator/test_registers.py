@@ -73,14 +73,10 @@ def test_registers_and_scalars_index_tensors(name, buffer, make):
 DTYPES = {"int32": np.int32, "int64": np.int64}
 #: The documented example of a 32-bit scalar that wraps, and others; exact in Python.
 ARITHMETIC = {
-    "sum": lambda a, b: a + b,
-    "int sum": lambda a, b: 7 + a + 1,
-    "difference": lambda a, b: a - b,
-    "from an int": lambda a, b: 3 - a,
-    "product": lambda a, b: a * b,
-    "int product": lambda a, b: 4 * a * 100_000 + 1,
+    "sum": lambda a, b: a + b, "int sum": lambda a, b: 7 + a + 1, "difference": lambda a, b: a - b,
+    "from an int": lambda a, b: 3 - a, "product": lambda a, b: a * b, "int product": lambda a, b: 4 * a * 100_000 + 1,
     "negative": lambda a, b: -a,
-}
+}  # fmt: skip
 
 
 def stored(value, buffer=nl.sbuf):
