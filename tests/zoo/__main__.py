@@ -7,12 +7,10 @@ nothing is downloaded. A convolution counts as nkiconv's where its kernel is cho
 not installed are left out, and told.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from everything import importable, models, quiet
+from everything import command, importable, models, quiet
 from measure import Found, measure
 from rich.progress import track
 
@@ -78,12 +76,8 @@ def shortfalls(found: Sequence[Found]) -> Iterator[str]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="python tests/zoo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", action="append", default=[], help="a word in a model's or a package's name")
+    parser = command("tests/zoo", __doc__)
     parser.add_argument("--require", action="store_true", help="exit with 1 where a goal is missed")
-    parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
     wanted = models(asked.only)
     if not wanted:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import of_diffusers
 import of_torch
@@ -34,6 +36,16 @@ def importable(wanted: Sequence[Model]) -> list[str]:
         except ImportError:
             missing.append(package)
     return missing
+
+
+def command(program: str, text: str | None) -> argparse.ArgumentParser:
+    """A command's parser, with what all of them take."""
+    parser = argparse.ArgumentParser(
+        prog=f"python {program}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", default=[], help="a word in a model's, package's or net's name")
+    parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
+    return parser
 
 
 def quiet() -> None:

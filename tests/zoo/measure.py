@@ -1,6 +1,5 @@
 """What nkiconv takes of one model's convolutions, and why not the rest."""
 
-import time
 import warnings
 from dataclasses import dataclass, field
 
@@ -22,8 +21,6 @@ class Found:
     nkiconv: int = 0
     rest: dict[str, int] = field(default_factory=dict)
     kernels: int = 0  # distinct convolutions, each of which has a kernel
-    ran_on: str = ""
-    seconds: float = 0.0
     error: str = ""
 
     @property
@@ -43,7 +40,7 @@ class Found:
 
 def measure(model: Model) -> Found:
     """Build a model, convert it and run it once. Errors of its own are in the result."""
-    began, found = time.monotonic(), Found(model)
+    found = Found(model)
     try:
         made, inputs = model.made(), model.given()
         with warnings.catch_warnings(record=True) as told:
@@ -52,13 +49,12 @@ def measure(model: Model) -> Found:
         _count(found, recording, [str(one.message) for one in told])
     except Exception as error:  # the model's own code, which may raise whatever it likes
         found.error = f"{type(error).__name__}: {error}".splitlines()[0]
-    found.seconds = time.monotonic() - began
     return found
 
 
 def _count(found: Found, recording: Recording, told: list[str]) -> None:
     """Sort the flops of a run: a convolution is nkiconv's only where there is a kernel for it, too."""
-    found.ran_on, found.nkiconv = recording.ran_on, recording.share.nkiconv
+    found.nkiconv = recording.share.nkiconv
     for one in kept_of(recording, functional=True):
         refused = [text for text in told if text.startswith("nkiconv.pytorch.intercept")]
         reason = "; ".join([one.reason, *refused]) if one.reason.startswith("is called") else one.reason

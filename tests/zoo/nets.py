@@ -6,14 +6,12 @@
 Each convolution takes what a call takes without a search: the plan that nkiconv ships, else an estimate.
 """
 
-import argparse
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import of_transformers
 import torch
-from everything import importable, models, quiet
+from everything import command, importable, models, quiet
 from rich.progress import track
 from zoo import Ids, Model
 
@@ -90,15 +88,12 @@ def page(found: Sequence[tuple[str, ModelPlan]], missing: Sequence[str]) -> Iter
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="python tests/zoo/nets.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="", help="a word in a net's name")
-    parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
+    parser = command("tests/zoo/nets.py", __doc__)
     asked = parser.parse_args()
-    wanted = [(name, net(*rest)) for name, *rest in NETS if asked.only.lower() in name.lower()]
+    words = [word.lower() for word in asked.only] or [""]
+    wanted = [(name, net(*rest)) for name, *rest in NETS if any(word in name.lower() for word in words)]
     if not wanted:
-        parser.error(f"--only {asked.only}: no net has that in its name")
+        parser.error(f"--only {' '.join(asked.only)}: no net has that in its name")
     missing = importable([model for _, model in wanted])
     quiet()
     ready = [(name, model) for name, model in wanted if model.package not in missing]
