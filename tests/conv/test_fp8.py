@@ -5,16 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conv_calls import (
-    EDGE,
-    NL,
-    check_epilogue,
-    check_exact,
-    config_of,
-    integers,
-    planned,
-    run,
-)
+from conv_calls import EDGE, NL, check_epilogue, check_exact, config_of, integers, planned, run
 from draws import cores
 from tolerances import assert_exact
 

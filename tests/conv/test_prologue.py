@@ -3,18 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from conv_calls import (
-    FLOATS,
-    NL,
-    bounded,
-    canonical_of,
-    check_exact,
-    config_of,
-    in_layout,
-    normals,
-    numbers,
-    run,
-)
+from conv_calls import FLOATS, NL, bounded, canonical_of, check_exact, config_of, in_layout, normals, numbers, run
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit, integer_inputs
 

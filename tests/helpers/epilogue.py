@@ -19,15 +19,7 @@ from nkiconv.bounds import epilogue_bound, factor_bound, gated_bound, prologue_b
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry, with_prologue
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import (
-    abs_sum_ref,
-    apply_out_perm,
-    chunks_ref,
-    conv_ref,
-    epilogue_ref,
-    num_terms,
-    prologue_ref,
-)
+from nkiconv.reference import abs_sum_ref, apply_out_perm, chunks_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from nkiconv.schedules.depthwise import Options
 from nkiconv.schedules.depthwise_algorithms import unsupported_reason
 from nkiconv.simulator import KernelAssertionError
