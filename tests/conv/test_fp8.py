@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, NL, check_epilogue, check_exact, config_of, integers, planned, run
+from conv_calls import EDGE, NL, check_epilogue, check_exact, config_of, planned, run
 from draws import cores
 from tolerances import assert_exact
 
-from nkiconv import conv2d
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
 
@@ -97,13 +96,3 @@ def test_exact_with_other_settings(name, settings):
 def test_epilogue(name, residual_dtype):
     asked = {"bias": True, "residual": residual_dtype, "beta": 2.0, "activation": "relu"}
     check_epilogue(ROWS[name], asked, pairs(), "fp8_e4m3")
-
-
-OPS = ROWS["two chunks"].replace(dtype="fp8_e4m3", N=3, H=6, W=7, K=128)
-
-
-def test_y_is_bf16_unless_asked_otherwise():
-    x, w = integers(np.random.default_rng(3), OPS, "fp8_e5m2")
-    truth = conv_ref(x, w, OPS)
-    for out_dtype in (None, "fp16", "fp32"):
-        assert_exact(conv2d(x, w, padding=1, out_dtype=out_dtype), truth, out_dtype or "bf16")

@@ -167,15 +167,6 @@ def test_sums_beyond_the_output_dtype_become_infinite_where_they_are(algorithm, 
     np.testing.assert_array_equal(actual[within], y[within])
 
 
-def test_filters_of_the_other_16_bit_dtype():
-    rng = np.random.default_rng(5)
-    for row, algorithm in itertools.product(PURPOSES, ALGORITHMS):
-        problem = replace(row, C=9).problem("fp16")
-        if runs(algorithm, problem):
-            x, w = integers(rng, problem, "bf16")
-            assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
-
-
 @pytest.mark.cover(8)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("config", "message"), [
