@@ -145,14 +145,6 @@ PROBE = ConvProblem(
 PERMS = list(itertools.permutations(range(4)))
 
 
-@pytest.mark.cover(10)
-@pytest.mark.parametrize("index", range(len(PERMS)))
-def test_every_permutation(index):
-    """Each once of x, w and y, no two the same."""
-    x_perm, w_perm, y_perm = PERMS[index], PERMS[(index + 7) % 24], PERMS[(index + 13) % 24]
-    check_exact(PROBE, index, in_perm=x_perm, kern_perm=w_perm, out_perm=y_perm)
-
-
 #: Problems of each algorithm that reads rows of x, in layouts that it reads and writes by copies, and of those that
 #: read and write channels side by side themselves.
 LAID_OUT = {
@@ -167,9 +159,10 @@ LAID_OUT = {
     "M tiles": M_TILES,
     "line": LINE,
     "points": ConvProblem(N=3, C=20, H=28, W=28, K=300, R=1, S=1),
+    "strides, dilation, groups": PROBE,
 }
 #: in_perm, kern_perm and out_perm: NHWC, with filters as Keras and as torch's channels_last has them; one side alone;
-#: rows and columns swapped.
+#: rows and columns swapped; every permutation of each, no two the same.
 LAYOUTS = {
     "NHWC": ((0, 3, 1, 2), None, (0, 2, 3, 1)),
     "NHWC, RSCK": ((0, 3, 1, 2), (3, 2, 0, 1), (0, 2, 3, 1)),
@@ -179,6 +172,7 @@ LAYOUTS = {
     "y, swapped": (None, None, (0, 3, 2, 1)),
     "swapped": ((0, 3, 2, 1), None, (0, 3, 2, 1)),
     "reversed": ((3, 2, 1, 0), None, (2, 3, 0, 1)),
+    **{str(one): (PERMS[one], PERMS[(one + 7) % 24], PERMS[(one + 13) % 24]) for one in range(24)},
 }
 #: Algorithms of each problem.
 TAKEN = [
@@ -194,7 +188,7 @@ LAID = [
 ]
 
 
-@pytest.mark.cover(24)
+@pytest.mark.cover(34)
 @pytest.mark.parametrize(("name", "algorithm", "layout", "dtype"), LAID)
 def test_layouts(name, algorithm, layout, dtype):
     perms = dict(zip(("in_perm", "kern_perm", "out_perm"), LAYOUTS[layout], strict=True))
