@@ -105,15 +105,11 @@ def _replicate(module, mesh):
         setattr(module, name, nn.Parameter(there(mesh, one, Replicate())))
 
 
-def frozen(model):
-    converted = pytorch.convert(model.eval()).model
-    converted[0].pack_filter()
-    return converted
-
-
 def test_frozen_filters_that_differ_between_devices(mesh, monkeypatch):
     """A device that has another filter than the first one, which distribute_tensor gives it."""
-    model, x = distribute_module(frozen(nn.Sequential(nn.Conv2d(64, 64, 3))), mesh), torch.randn(2, 64, 4, 4)
+    model, x = pytorch.convert(nn.Sequential(nn.Conv2d(64, 64, 3)).eval()).model, torch.randn(2, 64, 4, 4)
+    model[0].pack_filter()
+    model = distribute_module(model, mesh)
     name = "torch.distributed.tensor.distribute_tensor"
     with monkeypatch.context() as other:
         other.setattr(name, lambda tensor, mesh, placements: there(mesh, tensor + 1, *placements))

@@ -46,7 +46,7 @@ def test_results_and_gradients(name, mode):
             assert_gradients(layer.ours, layer.torchs, layer.given, share(name))
 
 
-@pytest.mark.cover(10)
+@pytest.mark.cover(10, keep=["causal, packed", "causal, numbered"])
 @of_each
 def test_derivatives_in_float64(name):
     """Twice, of every tensor and result, of operators; in both directions where there are such."""
@@ -112,7 +112,7 @@ def test_only_what_is_wanted_is_differentiated(name):
             assert_within_share(*found, share(name))
 
 
-@pytest.mark.cover(27, keep=["short conv, BCx-torch.float32-compare"])
+@pytest.mark.cover(27, keep=["short conv, BCx-torch.float32-compare", "glu, same-torch.float32-compare"])
 @pytest.mark.parametrize("mode", ["torch", "compare"], indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @of_each

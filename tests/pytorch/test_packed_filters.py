@@ -148,8 +148,11 @@ class TestFrozen:
         self.run(model, model[0].weight)
 
     @pytest.mark.parametrize("assign", [False, True])
-    def test_loaded(self, assign):
-        model, w = frozen(), integers(128, 70, 3, 3) - 2
+    def test_saved_and_loaded(self, assign):
+        model, plain, w = frozen(), layer(), integers(128, 70, 3, 3) - 2
+        assert list(model.state_dict()) == list(plain.state_dict())
+        plain.load_state_dict(model.state_dict())
+        self.run(model, plain[0].weight)
         state = {"0.weight": w, "0.bias": integers(128)}
         model.load_state_dict(state, assign=assign)
         assert "from load_state_dict" in model[0].weight.made
@@ -161,12 +164,6 @@ class TestFrozen:
         with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight"):
             model.load_state_dict({**state, "0.weight": w[:64]})
         self.run(model, w - 1)
-
-    def test_saved(self):
-        model, plain = frozen(), layer()
-        assert list(model.state_dict()) == list(plain.state_dict())
-        plain.load_state_dict(model.state_dict())
-        self.run(model, plain[0].weight)
 
     def test_cast_and_moved(self):
         model = frozen()

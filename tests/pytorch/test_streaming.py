@@ -132,6 +132,11 @@ def test_chunks(data):
     assert back or state.shape[2] == length - whole.shape[2] * stride
 
 
+def test_a_chunk_shorter_than_the_window_gives_nothing():
+    y, state = ours.conv1d_chunk(torch.ones(1, 2, 1), None, torch.ones(2, 2, 3))
+    assert (y.shape, state.shape) == ((1, 2, 0), (1, 2, 1))
+
+
 @pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
 def test_a_codec_in_chunks(padding_mode):
     """Strided down and up again, as EnCodec and Mimi do; torch's state_dict loads; derivatives go through states."""
