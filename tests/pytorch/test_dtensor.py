@@ -60,10 +60,11 @@ def causal(by, x, w, numbers):
 #: Numbers of sequences and their ends, of two rows and of one.
 NUMBERS, ENDS, ROWS = torch.tensor([[0] * 4 + [1] * 5, [0] * 9]), torch.tensor([0, 4, 9]), randoms((2, 4, 9), (4, 3))
 STATS = randoms((2, 6, 5, 5), (6, 6, 3, 3), (2, 6))
-#: Functions of tensors, these, and which have images: layers but those without strategies, or whose results are lists.
+#: Functions of tensors, these, and which have images: layers but those without strategies, of results that are lists, and
+#: of filters that torch makes of others.
 CALLS = {
     **{name: (one.ours, one.given, one.images) for name, one in LAYERS.items()
-       if not name.startswith(("split", "statistics", "batch norm", "causal, "))},
+       if not name.startswith(("split", "statistics", "batch norm", "causal, ", "polyphase"))},
     **{f"statistics of {name}": (functools.partial(of_statistics, name), STATS, (0, 2))
        for name in ("conv2d", "conv_transpose2d")},
     "numbers": (functools.partial(causal, "seq_idx"), [*ROWS, NUMBERS], (0, 2)),
