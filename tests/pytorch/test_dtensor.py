@@ -60,8 +60,8 @@ def causal(by, x, w, numbers):
 #: Numbers of sequences and their ends, of two rows and of one.
 NUMBERS, ENDS, ROWS = torch.tensor([[0] * 4 + [1] * 5, [0] * 9]), torch.tensor([0, 4, 9]), randoms((2, 4, 9), (4, 3))
 STATS = randoms((2, 6, 5, 5), (6, 6, 3, 3), (2, 6))
-#: Functions of tensors, these, and which have images: layers but those without strategies, of results that are lists, and
-#: of filters that torch makes of others.
+#: Functions of tensors, these, and which have images: layers but those without strategies, whose results are lists, or
+#: whose filters torch makes of others.
 CALLS = {
     **{name: (one.ours, one.given, one.images) for name, one in LAYERS.items()
        if not name.startswith(("split", "statistics", "batch norm", "causal, ", "polyphase"))},
