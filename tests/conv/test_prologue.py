@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conv_calls import FLOATS, NL, bounded, canonical_of, check_exact, config_of, in_layout, normals, numbers, run
+from conv_rows import image, volume_of
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit, integer_inputs
 
@@ -18,16 +19,6 @@ from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
 pytestmark = pytest.mark.simulator_only
 
 PADDED = ((1, 1), (1, 1))
-
-
-def image(**fields):
-    return ConvProblem(**({"N": 2, "C": 20, "K": 12, "H": 7, "W": 9, "R": 3, "S": 3, "padding": PADDED} | fields))
-
-
-def volume(**fields):
-    return image(**({"D": 4, "T": 3, "padding": ((2, 0), *PADDED)} | fields))
-
-
 PROBLEMS = {
     "images": image(),
     "few channels": image(C=3),
@@ -47,11 +38,11 @@ PROBLEMS = {
     "groups beyond 128": image(C=140, K=20, groups=20, H=4, W=5),
     "depthwise": image(C=20, K=20, groups=20),
     "one row": image(H=1, R=1, W=40, padding=((0, 0), (2, 0))),
-    "volumes": volume(),
-    "volumes, one": volume(N=1),
-    "volumes, channels last": volume(layout="NDHWC"),
-    "volumes of images": volume(T=1, padding=((0, 0), *PADDED)),
-    "volumes, stride": volume(stride=(2, 1, 1), C=3),
+    "volumes": volume_of(),
+    "volumes, one": volume_of(N=1),
+    "volumes, channels last": volume_of(layout="NDHWC"),
+    "volumes of images": volume_of(T=1, padding=((0, 0), *PADDED)),
+    "volumes, stride": volume_of(stride=(2, 1, 1), C=3),
 }
 
 
@@ -74,7 +65,7 @@ SIZES = {
     "padding of several blocks": (image(C=3, padding=((5, 4), (1, 1))), (2, 3, 2, 1, 2)),
     "crop": (image(C=3, padding=((-1, -1), (1, -1))), (3, 3, 1, 1, 1)),
     "rows cut": (image(N=1, C=3, H=90, W=40), (4, 3, 4, 1, 4)),
-    "volumes": (volume(C=3), (3, 3, 1, 1, 1)),
+    "volumes": (volume_of(C=3), (3, 3, 1, 1, 1)),
     "channels last": (image(C=3, layout="NHWC"), (6, 3, 4, 1, 4)),
 }
 
@@ -115,7 +106,7 @@ def test_integers_are_exact(algorithm, name, dtype, shift, scale, activation):
 ])  # fmt: skip
 def test_real_data_is_within_its_bound(precision, dtype, layout, activation, mean):
     """Random numbers whose mean is far from 0, which a prologue takes away before x is rounded for products."""
-    problem = volume(layout=layout, C=40) if "D" in layout else image(dtype=dtype, layout=layout)
+    problem = volume_of(layout=layout, C=40) if "D" in layout else image(dtype=dtype, layout=layout)
     rng = np.random.default_rng(4)
     x, w = normals(rng, problem, mean=mean)
     scale = rng.standard_normal((problem.N, problem.C)).astype(np.float32)
@@ -156,7 +147,7 @@ def test_a_prologue_of_columns_that_no_output_meets(algorithm):
 
 def test_frames_have_the_prologue_too():
     """initial_frames are x that came before: y is that of both together."""
-    rng, problem = np.random.default_rng(9), volume(padding=((0, 0), *PADDED), D=6)
+    rng, problem = np.random.default_rng(9), volume_of(padding=((0, 0), *PADDED), D=6)
     x, w = integer_inputs(rng, problem.input_shape, "bf16"), integer_inputs(rng, problem.filter_shape, "bf16")
     on_x = {"x_scale": numbers(rng, problem, "image"), "x_shift": numbers(rng, problem, "image", 50, 60)}
     y, final = nkiconv.conv3d(

@@ -8,7 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 from conv_calls import bounded, canonical_of, combined, normals
-from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, k_packed, m_packed, tiles
+from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, image, k_packed, m_packed, tiles, volume_of
 from draws import draws
 from hypothesis import strategies as st
 from tolerances import assert_within_limit
@@ -24,17 +24,6 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.reference import channel_stats_ref
 from nkiconv.rules import RESIDUAL_POSITIONS
 from nkiconv.schedules.options import TAKE_STATISTICS
-
-
-def image(**fields):
-    return ConvProblem(
-        **({"N": 2, "C": 12, "H": 9, "W": 11, "K": 20, "R": 3, "S": 3, "padding": ((1, 1),) * 2} | fields)
-    )
-
-
-def volume(**fields):
-    return image(**({"D": 5, "T": 3, "padding": ((1, 1),) * 3} | fields))
-
 
 PHASES = image(transposed=True, lhs_dilation=(2, 2), padding=((1, 2), (0, 1)))
 
@@ -94,26 +83,26 @@ MORE = {
     "many images in a bank": (image(N=41, H=4, W=3, C=130), GEMM, {}),
     "small images, one on both cores": (image(N=3, H=9, W=30, C=16, K=8, R=1, S=1, padding=((0, 0),) * 2), GEMM, {}),
     "transposed": (PHASES, GEMM, {}),
-    "volumes": (volume(), GEMM, {}),
-    "volumes, images of planes": (volume(T=1, padding=((0, 0), (1, 1), (1, 1))), GEMM, {}),
-    "volumes, planes of taps as channels": (volume(C=4), GEMM, {"planes": "channels"}),
-    "winograd": (volume(C=20), GEMM, {"precision": "winograd"}),
-    "winograd, even planes": (volume(C=130, D=6, N=1, layout="NDHWC"), GEMM, {"precision": "winograd"}),
+    "volumes": (volume_of(), GEMM, {}),
+    "volumes, images of planes": (volume_of(T=1, padding=((0, 0), (1, 1), (1, 1))), GEMM, {}),
+    "volumes, planes of taps as channels": (volume_of(C=4), GEMM, {"planes": "channels"}),
+    "winograd": (volume_of(C=20), GEMM, {"precision": "winograd"}),
+    "winograd, even planes": (volume_of(C=130, D=6, N=1, layout="NDHWC"), GEMM, {"precision": "winograd"}),
     "M packing, last block of 2 of 5 rows": (image(H=12), BLOCKS, m_packed(5, 1)),
-    "M packing, volumes": (volume(), BLOCKS, m_packed(2, 2)),
+    "M packing, volumes": (volume_of(), BLOCKS, m_packed(2, 2)),
     "M packing, transposed": (PHASES.replace(K=7), BLOCKS, m_packed(4, 3)),
     "groups on row tiles, even": (image(groups=4, H=8, W=12), BLOCKS, tiles(32, 4, 1)),
-    "depthwise on row tiles, volumes": (volume(groups=12, K=12), BLOCKS, {}),
+    "depthwise on row tiles, volumes": (volume_of(groups=12, C=12), BLOCKS, {}),
     "phases": (PHASES, BLOCKS, {}),
     "phases, several M tiles": (PHASES.replace(K=40, N=3), BLOCKS, {"shard": "channels", "channels": 16}),
     "phases beside, even": (PHASES.replace(H=8, W=8), BLOCKS, {"beside": "columns"}),
     "phases, many outputs": (PHASES.replace(C=32, H=64, W=64, N=1), BLOCKS, {}),
     "phases of volumes": (
-        volume(transposed=True, lhs_dilation=(2, 1, 2), padding=((1, 0), (1, 1), (0, 2))), BLOCKS,
+        volume_of(transposed=True, lhs_dilation=(2, 1, 2), padding=((1, 0), (1, 1), (0, 2))), BLOCKS,
         {"beside": "planes"}),
     "K packing, turns without rows": (image(C=3, H=9), K_PACKING, k_packed(8, 3, 2, 4, 8)),
     "K packing, rows cut": (image(N=1, C=3, H=90, W=40), K_PACKING, {}),
-    "K packing, volumes": (volume(C=3), K_PACKING, {}),
+    "K packing, volumes": (volume_of(C=3), K_PACKING, {}),
 }  # fmt: skip
 #: With those of EXACT that return some.
 CASES = MORE | {

@@ -7,6 +7,18 @@ from nkiconv.problem import ConvProblem
 
 GEMM, PIXELS, K_PACKING, BLOCKS = "implicit_gemm", "activation_stationary", "stacked", "weight_stationary"
 SAME, ONE_ROW = ((1, 1), (1, 1)), ((0, 0), (1, 1))
+
+
+def image(**fields):
+    """A small image of 3 x 3 filters, with changes."""
+    return ConvProblem(**{"N": 2, "C": 20, "K": 12, "H": 7, "W": 9, "R": 3, "S": 3, "padding": SAME} | fields)
+
+
+def volume_of(**fields):
+    """A small causal volume, with changes."""
+    return image(**{"D": 4, "T": 3, "padding": ((2, 0), *SAME)} | fields)
+
+
 M_TILES = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=ONE_ROW)
 STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
