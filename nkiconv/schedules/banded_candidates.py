@@ -34,6 +34,7 @@ from .banded import (
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, gate_of, inputs_of, part_most, shards_of
 from .engines import Engines
+from .prices import array_end_ns
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
@@ -226,9 +227,8 @@ def filled(
 LOOKED_AT = 6
 #: Partitions of the first rows below which these arrive before the filters of 128 channels.
 ROWS_FIRST = 104
-#: Share of a throttle window in which matmuls on zeros bring the Tensor Engine to its full rate, and the ratio of its
-#: work to the threshold that keeps it there.
-WARM_SHARE, SURE = 0.45, 1.2
+#: Ratio of the Tensor Engine's work to the throttle's threshold that keeps it at full rate.
+SURE = 1.2
 #: Power of the norm of the engines' times: the smaller, the less engines overlap that are about equally busy.
 POWER = 4
 
@@ -290,8 +290,6 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
         read_ns = max(read_ns, total.scalar)
     loads = div_ceil(part_most(geometry.C, settings.shard == "channels"), PARTITIONS)
     moved_ns = total.load + total.store + total.bands + loads * filters_ns
-    if settings.scratch:
-        moved_ns += loads * target.rows_an_engine * target.run_ns((size + blocks.block) * item)
     cycle_ns = there_ns + target.hop_dma_ns + run_ns * blocks.buffer_groups + triggers_ns
     others = (
         read_ns - first.read_in - last.read_out,
@@ -300,16 +298,12 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
         moved_ns - (start_ns - there_ns),
         (there_ns + total.load / count + target.hop_dma_ns) * (count - 2),
     )
-    others_ns = max(others)
-    tensor_ns = total.rows_in + total.products + total.rows_out
-    work_ns = tensor_ns + total.stall * (len(tiles) > 1) - first.rows_in - last.rows_out
-    recovers = total.streamed >= target.window_work / target.half_rate * tensor_ns
-    if not recovers and total.streamed < SURE * target.window_work * max(work_ns, others_ns):
-        work_ns, start_ns, end_ns = work_ns / target.half_rate, start_ns + first.rows_in, end_ns + last.rows_out
+    work_ns = total.rows_in + total.products + total.rows_out + total.stall * (len(tiles) > 1)
+    work_ns -= first.rows_in + last.rows_out
+    if total.streamed < SURE * target.window_work * max(work_ns, *others):
+        work_ns /= target.half_rate
     else:
-        full_at = target.window_ns * (1 if start_ns > WARM_SHARE * target.window_ns else 2)
-        slow_ns = max(0.0, min(full_at - start_ns, work_ns / target.half_rate))
-        work_ns += slow_ns * (1 - target.half_rate)
+        work_ns = array_end_ns(target, start_ns, work_ns) - start_ns
     busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
     return (start_ns + busy_ns + end_ns) * (ROW_WAITS if settings.x_stationary else 1.0)
 
@@ -369,14 +363,10 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     stall += min(slots, tile.gn) * sum(moved) / tile.repeats * target.vector_ns / 2
     run_in = max(1, min(tile.blocks_in * blocks.block, geometry.W))
     run_out = max(1, min(run_out, geometry.Q))
-    engines, bands = Engines(target), tile.gn * target.rows_an_engine
+    engines = Engines(target)
     row_ns, num_bytes = channels * target.row_ns(run_in, geometry.x_w, item), rows * channels * run_in * item
     y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
-    bands_ns, triggers = bands * target.run_ns(size * item), channels * tile.gn
-    if settings.scratch:
-        bands_bytes = tile.gn * blocks.per_group * blocks.block * size * item
-        bands_ns = max(bands_ns, target.hbm_ns(bands_bytes, size * item))
-        triggers = channels * div_ceil(tile.gn, blocks.buffer_groups)
+    triggers = channels * (div_ceil(tile.gn, blocks.buffer_groups) if settings.scratch else tile.gn)
     triggers += 2 * tile.chunks_in if is_ragged(blocks, tile) else 1 + 2 * (tile.chunks_in > 1)
     return _Work(
         rows_in=rows_in,
@@ -392,6 +382,6 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         scalar=(x + sums + y) * target.scalar_ns + x * arrival_ns(geometry, target) + reads * target.scalar_fixed_ns,
         load=inputs_of(geometry) * engines.busy_ns(rows, row_ns, num_bytes) if tile.datan else 0.0,
         store=engines.busy_ns(out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize),
-        bands=bands_ns,
+        bands=tile.gn * target.rows_an_engine * target.run_ns(size * item),
         triggers=triggers * target.static_issue_ns,
     )
