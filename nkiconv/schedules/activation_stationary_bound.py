@@ -58,11 +58,6 @@ class Bound:
         engines = min(target.dma_engines, div_ceil(int(partitions), target.rows_an_engine))
         return max(num_bytes / run_bytes * target.run_ns(run_bytes) / engines, num_bytes * target.hbm_byte_ns)
 
-    def transposed_ns(self, num_bytes: float) -> float:
-        """ns of the DMA engines, or of HBM, for bytes that DMA transposes."""
-        target = self.target
-        return num_bytes * max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
-
     def tensor_ns(self, matmuls: Sequence[tuple[float, float]], transposes: float, columns: float = P_MAX) -> float:
         """ns of the Tensor Engine for matmuls, (count, columns) each, and for transposes of `columns` partitions."""
         return transposes * transpose_ns(self.target, self.geometry, columns) + sum(
@@ -140,17 +135,18 @@ class Bound:
     def filters_ns(self, kn: int) -> float:
         """ns of DMA, or of HBM, for the filters of `kn` output channels."""
         num_bytes = kn * self.geometry.C * len(self.plan.places[0]) * self.geometry.hbm_itemsize
-        return self.transposed_ns(num_bytes) if self.plan.way == "dma" else num_bytes * self.target.hbm_byte_ns
+        return float(num_bytes * self.target.hbm_byte_ns)
 
     def window_ns(self, out_tile: Any) -> float:
         """ns of DMA, or of HBM, for the window of an output tile."""
-        geometry, source = self.geometry, self.plan.source
+        target, geometry, source = self.target, self.geometry, self.plan.source
         _, hn, wn = window_shape(source, out_tile)
         columns = min(wn, source.columns.size)
         elements = planes_seen(geometry, out_tile.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
-            return max(self.transposed_ns(num_bytes), len(self.plan.k_tiles) * self.target.hwdge_again_ns)
+            byte_ns = max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
+            return float(max(num_bytes * byte_ns, len(self.plan.k_tiles) * target.hwdge_again_ns))
         run = columns if geometry.x_strides[3] == 1 else 1
         return self.moved_ns(num_bytes, run * geometry.hbm_itemsize, geometry.C)
 
@@ -203,8 +199,7 @@ class Bound:
         if not plan.by_pixels:
             products = [one.columns[1] for span in plan.spans for one in span.products]
             matmuls, columns, sums = len(products), plan.out_rows * sum(products) / len(products), plan.out_rows * Q
-        banks = tiles * channels * steps * max(1, len(plan.spans)) / plan.bank_channels
-        own_ns = tiles * channels * steps * sums * target.vector_ns + banks * target.vector_fixed_psum_ns
+        own_ns = tiles * channels * steps * sums * target.vector_ns
         added = int(epilogue.bias) + int(epilogue.residual != "")
         vector_ns, both_ns, transposes = added * own_ns, own_ns if added == 0 else 0.0, 0.0
         # rows that two output tiles see are loaded for both
@@ -218,7 +213,6 @@ class Bound:
             images = min(settings.images, P_MAX // channels)
             parts, groups = images * channels, div_ceil(settings.images, images)
             transposes = tiles * steps * together * (settings.below + plan.depth - 1) * groups
-            both_ns += transposes * parts * (target.vector_16bit_ns if item == 2 else target.vector_ns)
             x_run, y_run = seen * W / out_tiles * item, min(P, plan.out_rows) * Q
         array_ns = self.tensor_ns([(tiles * channels * steps * matmuls, columns)], transposes, parts)
         moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize

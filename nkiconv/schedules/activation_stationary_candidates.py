@@ -4,7 +4,6 @@ schedule of a config with its open settings filled in by the least bound."""
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -164,10 +163,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
     elif kind is PatchSettings:
         yield PatchSettings.read(config).pairs
     else:
-        for one in least(pixels_tried(geometry, options, given)):
-            columns = geometry.K * one.fold // (PARTS if one.shard == "channels" else 1)
-            steady = given.get("warmup", max(one.warmup, steady_warm_up(target, columns)))
-            yield replace(one, warmup=steady).pairs
+        yield from (one.pairs for one in least(pixels_tried(geometry, options, given)))
 
 
 def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule | None:
@@ -194,18 +190,6 @@ def sides_of(geometry: Geometry) -> list[int]:
     """Numbers of neighbours on a partition that are tried: divisors of Q."""
     most = min(geometry.columns.out, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
     return [1, *(side for side in range(2, most + 1) if geometry.columns.out % side == 0)]
-
-
-def steady_warm_up(target: Target, columns: int) -> int:
-    """The number of matmuls on zeros that bring the Tensor Engine to its full rate at any phase of the throttle's grid.
-    0 if matmuls of `columns` columns reach that rate by themselves, or cannot hold it."""
-    work = columns / max(columns, target.matmul_columns_min)
-    slow, zeros, enough = target.half_rate * work, target.half_rate, target.window_work
-    if not slow < enough <= work:
-        return 0
-    # the grid splits them over two windows: the first has enough of them, or the second with the sums that follow
-    windows = enough / zeros + (enough - slow) / (zeros - slow)
-    return math.ceil(windows * target.window_ns * target.half_rate / (P_MAX * target.tensor_column_ns))
 
 
 def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[RowSettings]:
