@@ -46,7 +46,7 @@ class Work:
 @dataclass
 class Filters:
     """Filters of an M tile, in ns: DMA; its triggers before the first filters are loaded; transposes by the Tensor
-    Engine; Vector and Scalar before the first sums, and during them; number of pieces, one after the other; share of
+    Engine; Vector and Scalar before the first sums, and later; number of pieces, one after the other; share of
     the transposes before the first sums; triggers of each M tile; time before the first trigger."""
 
     moved: float
@@ -166,7 +166,7 @@ class Bound:
         target, (there_ns, made_ns) = self.target, self.made_ns(filters)
         if filters.transposed:
             made_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
-        made_ns += filters.placed + max(0.0, filters.later - work.each.tensor)
+        made_ns += filters.placed
         if self.shift or self.stack or self.schedule.gathers:
             x_ns = filters.moved * (1 - 1 / filters.pieces) + work.once.dma / (work.banks * len(self.schedule.k_tiles))
         else:  # all x of an output tile is loaded before
