@@ -70,12 +70,10 @@ def test_layouts(rng):
 #: Matmuls of a number into six columns from the first one, and what they leave; of 0: a memset of two columns.
 ACCUMULATED = {
     "by default": ([(1, 0, None), (10, 0, None), (100, 0, None)], [111] * 6),
-    "told": ([(1, 0, False), (10, 0, True), (100, 0, True)], [111] * 6),
     "told at first": ([(1, 0, False), (10, 0, None), (100, 0, True)], [111] * 6),
     "told once": ([(1, 0, None), (10, 0, True), (100, 0, None)], [111] * 6),
     "false overwrites": ([(1, 0, False), (10, 0, False)], [10] * 6),
     "overlapping": ([(1, 0, None), (10, 6, None), (100, 3, None)], [1] * 3 + [101] * 3 + [110] * 3 + [10] * 3),
-    "tiles of one bank": ([(1, 0, None), (10, 6, None), (10, 0, None)], [11] * 6 + [10] * 6),
     "a part after a memset": ([(1, 0, None), (0, 0, None), (10, 2, None)], [0] * 2 + [11] * 4 + [10] * 2),
 }
 

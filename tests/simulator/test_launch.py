@@ -241,11 +241,6 @@ def copied(x):
     return out
 
 
-def test_a_config_changes_no_result():
-    for launched in (jit(copied, compile_config=CHECKED), jit(compile_config=CHECKED)(copied)[1]):
-        np.testing.assert_array_equal(execute(launched, (X,)).outputs, X)
-
-
 @pytest.mark.parametrize("name", ["compile_config", "specialization_config"])
 def test_other_values_are_refused(name):
     with pytest.raises(TypeError, match=rf"{name}=\{{\}} is no nki\.compiler\."):

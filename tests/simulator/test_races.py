@@ -44,7 +44,6 @@ def launch(kernel, *args, **options):
 
 #: Accesses of core 0 and core 1 that meet in some element, without a barrier.
 CONFLICTS = {
-    "write write": (lambda t: put(t[0:3], 1), lambda t: put(t[2:4], 2), "core 1 writes", "core 0 writes"),
     "write read": (lambda t: put(t[0:3], 1), lambda t: get(t[2]), "core 1 reads", "core 0 writes"),
     "read write": (lambda t: get(t[0:3]), lambda t: put(t[2], 1), "core 1 writes", "core 0 reads"),
     "strided": (lambda t: put(t[:, 0:6:2], 1), lambda t: put(t[:, 1:6:3], 2), "core 1 writes", "core 0 writes"),
@@ -97,10 +96,8 @@ def test_conflicts_name_both_lines(name):
 
 #: Accesses that share no element, or that only read.
 PEACEFUL = {
-    "columns": (lambda t: put(t[:, 0:3], 1), lambda t: put(t[:, 3:6], 1)),
     "interleaved": (lambda t: put(t[:, 0:6:2], 1), lambda t: put(t[:, 1:6:2], 1)),
     "write and read": (lambda t: put(t[0:2], 1), lambda t: get(t[2:4])),
-    "reads": (lambda t: get(t), lambda t: get(t)),
     "own part twice": (lambda t: (put(t[0], 1), get(t[0]), put(t[0], 2)), lambda t: (put(t[1], 1), get(t[1]))),
     "halves of elements": (lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 0:1], nl.ones((1, 1), nl.uint16)),
      lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 1:2], nl.ones((1, 1), nl.uint16))),
@@ -153,8 +150,6 @@ DEADLOCKS = {
      "core 0 waits at .* core 1 ended without meeting it"),
     "core 0 skips": (lambda core, t: barrier(t) if core == 1 else None,
      "core 1 waits at .* core 0 ended without meeting it"),
-    "core 0 skips the second": (lambda core, t: [barrier(t) for _ in range(1 + core)],
-     "core 1 waits at .* core 0 ended"),
     "kinds": (lambda core, t: barrier(t) if core else nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1, 1,
      0), r"core 1 is at core_barrier \d+ at .*, core 0 at sendrecv 0, \(1, 8\), float32 at "),
     "pipes": (lambda core, t: nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1 - core, 1 - core, core),

@@ -38,7 +38,6 @@ def test_the_core_is_gen3():
 
 #: Views by one register or NkiScalar of value i, as of NumPy too, and where: the partition dim takes none.
 BY_REGISTER = {
-    "row": (lambda t, i, ds: t[i], ("hbm",)),
     "rows of one": (lambda t, i, ds: t[i, 1:3], ("hbm",)),
     "middle": (lambda t, i, ds: t[0:4, i, 0:6:2], ("hbm", "sbuf")),
     "last": (lambda t, i, ds: t[..., i], ("hbm", "sbuf")),

@@ -50,9 +50,7 @@ def test_attributes():
 #: (shape on chip, index, shape of the result); the first rows are those of AWS's language guide.
 INDEXED = [
     ((64, 64, 64), (0, 0, 10), (1, 1)),
-    ((64, 64, 64), (slice(None), 0, 10), (64, 1)),
     ((64, 64, 64), (slice(0, 64), 0, slice(0, 64)), (64, 64)),
-    ((64, 64, 64), (slice(None), slice(None), slice(None, None, 2)), (64, 64, 32)),
     ((64, 64, 64), (0, ..., slice(None)), (1, 64, 64)),
     ((4, 6), -1, (1, 6)),
     ((4, 6), (slice(-3, -1), slice(-4, None)), (2, 4)),
@@ -88,11 +86,9 @@ def test_indexing_hbm_drops_dims():
 
 # a tensor's shape, a view of it, and the same of NumPy's array
 SEEN = [
-    ((4, 6, 5), lambda t: t.select(1, 3), lambda a: a[:, 3]),
     ((4, 6, 5), lambda t: t.select(0, 2), lambda a: a[2:3]),
     ((4, 6, 5), lambda t: t.slice(2, 1, 5, 3), lambda a: a[:, :, 1:5:3]),
     ((4, 6), lambda t: t.select(1, 3), lambda a: a[:, 3:4]),
-    ((4, 6), lambda t: t.view(U8), lambda a: a.view(np.uint8)),
     ((4, 6), lambda t: t[1:3, 2:5].view(nl.uint16), lambda a: np.ascontiguousarray(a[1:3, 2:5]).view(np.uint16)),
     ((4, 6), lambda t: t.reinterpret_cast(U8), lambda a: a.view(np.uint8)),
     ((4, 6), lambda t: t[:, ::2].view(I32), lambda a: a[:, ::2].view(np.int32)),
@@ -102,7 +98,6 @@ SEEN = [
     ((4, 12), lambda t: t[1:].ap([[24, 2], [1, 2]], dtype=nl.uint16), lambda a: a.view(np.uint16)[1:3, :2]),
     ((4, 24), lambda t: t.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4}),
      lambda a: a.reshape(4, 4, 6).transpose(0, 2, 1)),
-    ((4, 3, 1, 5), lambda t: t.flatten_dims(1, 3), lambda a: a.reshape(4, 15)),
     ((4, 3, 1, 5), lambda t: t[..., 2:3].flatten_dims(1, 3), lambda a: a[..., 2].reshape(4, 3)),
     ((4, 3, 1, 5), lambda t: t[2:3, :, :, 0:2].reshape((1, 3, 2)), lambda a: a[2:3, :, 0, 0:2]),
     ((4, 3, 1, 5), lambda t: t.permute((0, 3, 2, 1)).broadcast(2, 4),

@@ -108,23 +108,6 @@ def test_hops_from_vector(consumer, hop):
     assert line.start[1] - line.visible[0] == pytest.approx(hop)
 
 
-# the matmul ends at 16 + 213.3 + 164 = 393.3; 32 to a DMA trigger
-@starts(16, 393.3 + 32)
-def test_a_load_into_a_tile_that_a_matmul_reads_waits_for_its_end():
-    x = tile(512, BF16)
-    nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), x)
-    load(x)
-
-
-# every 512 / 2.4 + 2.5; the copy follows the last: 16 + 2 * 215.8 + 213.3 + 164 + 38
-@starts(16, 231.8, 447.7, 863.0)
-def test_accumulating_matmuls_do_not_wait_for_each_other():
-    acc, a, b = tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16)
-    for i in range(3):
-        nisa.nc_matmul(acc, a, b, accumulate=i > 0)
-    vector(tile(512), acc)
-
-
 # the store waits for 189 + 426.7, then 32; by then Sync issues the load, until 530; it goes on with the store
 @starts(0, 647.7, 0)
 def test_a_ready_trigger_overtakes_a_waiting_one():
@@ -132,14 +115,6 @@ def test_a_ready_trigger_overtakes_a_waiting_one():
     scalar(x)
     store(x, DGE.hwdge, ENGINE.sync)
     load(tile(), DGE.hwdge, ENGINE.sync)
-
-
-# all are ready at 0 and Scalar takes them in program order: 530 for the first trigger, 650 for the one behind it
-@starts(0, 530, 1180)
-def test_ready_triggers_keep_their_place_before_a_later_instruction():
-    for _ in range(2):
-        load(tile(), DGE.hwdge, ENGINE.scalar)
-    scalar(tile())
 
 
 @pytest.mark.parametrize(("rows", "each"), [(1, 100), (32, 100 + 550 * 31 / 127), (128, 650)])

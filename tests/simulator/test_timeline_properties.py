@@ -193,7 +193,6 @@ def waits(accesses):
 @draws(80, 5000)
 @given(st.lists(st.tuples(views(INFO), st.booleans()), min_size=1, max_size=12))
 def test_waits_are_those_of_every_byte(accesses):
-    """DMAs on one storage, in program order."""
     instructions = [
         Instruction(i, "dma", "dma_copy", (region,) if writes else (), () if writes else (region,), {}, "", 0)
         for i, (region, writes) in enumerate(accesses)

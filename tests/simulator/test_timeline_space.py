@@ -153,7 +153,8 @@ def busy(array, window, full_ns, share=1.0):
 
 # why: streams (start, ns of full-rate work, end), and when the rate changed
 STREAMS = {
-    "starts at half rate": ([(0, 1000, 2000)], [(0, False)]),
+    # 206.7 by the line, not enough: the other 793.3 take 1586.7
+    "starts at half rate, and a line changes nothing": ([(3000, 1000, 3413.33 + 1586.67)], [(0, False)]),
     # 1706.7 are done by the line at 3413.3, the other 1706.7 take as long as they say
     "is released after the first busy window": (
         [(0, 2 * 1706.67, 3413.33 + 1706.67)], [(0, False), (3413.33, True)],
@@ -167,8 +168,6 @@ STREAMS = {
     "a stream across a line takes piecewise time": (
         [(0, 1400, 2800), (3000, 1000, 3413.33 + 793.33)], [(0, False), (3413.33, True)],
     ),
-    # 206.7 by the line, not enough: the other 793.3 take 1586.7
-    "a line that changes nothing": ([(3000, 1000, 3413.33 + 1586.67)], [(0, False)]),
     # at full rate from 3413.3; idle until 6726.7, so that only 100 are done by the line at 6826.7; then half rate
     "a stream may lose its rate on the way": (
         [(0, 1700, 3400), (6726.67, 500, 6826.67 + 800)], [(0, False), (3413.33, True), (6826.67, False)],

@@ -88,17 +88,13 @@ def act_total(dst, data, res):
 # why                                    case                 ISSUE fixed (None: in no table), LAT fixed, per element
 VECTOR = [
     ("bf16 copy, 4x", on(copy, B, B), 60, 156, 0.269),
-    ("bf16 tensor_scalar, 4x", on(times, B, B), 60, 156, 0.269),
     ("bf16 copy, gaps in dst, 2x", on(copy, GAPS, B), 60, 155, 0.521),
     ("bf16 copy from PSUM, 2x", on(copy, B, BP), 65, 155, 0.521),
     ("fp32 copy, 2x", on(copy, F, F), 60, 155, 0.521),
-    ("fp32 tensor_scalar, 2x", on(times, F, F), 60, 155, 0.521),
     ("bf16 to fp32 copy", on(copy, F, B), 60, 153, 0.803),
     ("copy from fp32 PSUM, 1x", on(copy, F, FP), 65, 157, 1.042),
     ("fp32 tensor_tensor, 1x", on(add, F, F, F), 60, 160, 1.042),
-    ("fp32 tensor_tensor from PSUM, 1x", on(add, F, FP, F), 65, 160, 1.042),
     ("bf16 tensor_tensor, 2x", on(add, B, B, B), 60, 161, 0.517),
-    ("fp32 scalar_tensor_tensor", on(stt, F, F, F), 60, 157, 1.042),
     ("bf16 scalar_tensor_tensor, no fast mode documented", on(stt, B, B, B), 60, 157, 1.042),
     ("fp32 scalar_tensor_tensor with a [P, 1] operand", on(stt_by, F, F, F, COLUMN), 65, 156 + 58, 1.042),
     ("bf16 scalar_tensor_tensor from PSUM with a [P, 1] operand", on(stt_by, B, FP, B, COLUMN), 65, 157 + 58, 1.042),
@@ -154,7 +150,6 @@ RARE = [
     ("dropout", lambda n: nisa.dropout(tile(n), tile(n), 0.5), 60, 153, 1.042),
     ("rng (inferred)", lambda n: nisa.rng(tile(n, U32)), 60, 153, 1.042),
     ("rng on GpSimd (inferred)", lambda n: nisa.rng(tile(n, U32), ENGINE.gpsimd), 126.9, 176.9, 1.667),
-    ("local_gather, 8 cycles each", local_gather, 125, 125, 8 * CYCLE),
     ("local_gather of 32 each", partial(local_gather, width=32), 125, 125, 156 / 128 * CYCLE),
     ("local_gather of 2 bf16 each", partial(local_gather, width=2, dtype=BF16), 125, 125, 36 / 8 / 2 * CYCLE),
     ("nc_n_gather (inferred)", lambda n: nisa.nc_n_gather(tile(n), tile(9), tile(n, U32)), 126.9, 176.9, 6.667),
@@ -242,8 +237,6 @@ FP8_ROWS = matmul(FP8, rows=(2,), perf_mode=nisa.matmul_perf_mode.double_row)
 
 # why                            case             N    interval, stream: ns at full rate; result 164 after the stream
 TENSOR = [
-    ("bf16", matmul(), 512, 215.8, 213.3),
-    ("fp8", matmul(FP8), 512, 215.8, 213.3),
     ("tf32", matmul(TF32), 512, 215.8, 213.3),
     ("few rows and columns cost the same", matmul(k=16, m=8), 512, 215.8, 213.3),
     ("a stream shorter than a load", matmul(), 64, 55.8, 26.7),
