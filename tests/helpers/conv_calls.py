@@ -172,11 +172,7 @@ def options_of(**changes: Any) -> Options:
 
 
 def planned(
-    problem: ConvProblem,
-    algorithm: str,
-    settings: Any = None,
-    precision: str | None = None,
-    **changes: Any,
+    problem: ConvProblem, algorithm: str, settings: Any = None, precision: str | None = None, **changes: Any
 ) -> tuple[Any, str]:
     """(an algorithm's plan of a problem, "") or (None, why not); changes: of what is asked for."""
     options = options_of(**changes)

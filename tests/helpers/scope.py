@@ -67,13 +67,7 @@ def runs(
 
 
 def check_in_scope(
-    algorithm: str | None,
-    problem: ConvProblem,
-    request: Request = PLAIN,
-    seed: int = 1,
-    *,
-    whole: bool,
-    **more: Any,
+    algorithm: str | None, problem: ConvProblem, request: Request = PLAIN, seed: int = 1, *, whole: bool, **more: Any
 ) -> None:
     """`epilogue.check` where the algorithm runs this, and its refusal held against its scope where it does not; `more`
     is strict_nonfinite and config."""

@@ -161,13 +161,6 @@ def frozen():
     return nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), Frozen(4), nn.ReLU(), nn.Conv2d(4, 4, 3), Frozen(4))
 
 
-def several_ways():
-    branching = made(lambda self, x: x if x.sum() > 0 else -x)
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), branching, nn.Conv2d(4, 4, 1), nn.ReLU(), nn.BatchNorm2d(4)
-    )
-
-
 def unpooled(self, x):
     """Refuses what does not fit, and goes round."""
     if x.shape[1] != 3:
@@ -195,7 +188,6 @@ FOLDED = {
     "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4)), {"1": "0"}),
     "groups": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 6, 3, 2, groups=3), nn.BatchNorm2d(6)), {"1": "0"}),
     "several ways": (lambda: nn.Sequential(ConvLayer()), {"0.normalization": "0.convolution"}),
-    "parts of it": (several_ways, {"1": "0", "5": None}),
     "ways that end in an error": (
         lambda: nn.Sequential(block(unpooled)(), nn.Conv2d(4, 3, 1), block(optional)()),
         {"0.bn": "0.conv", "2.bn": "2.conv"},
@@ -261,19 +253,9 @@ def looping(self, x):
     return self.bn(self.conv(x))
 
 
-def stray(self, features):
-    y = self.convolution(features if features.shape[-2] % 2 else F.pad(features, (0, 1, 0, 1)))
-    return self.activation(self.normalization(y)) + y.mean()
-
-
-class Methodical(ConvLayer):
-    def features(self, x):
-        return self.convolution(x)
-
-
-def around(also, layer=ConvLayer):
+def around(also):
     """What makes a layer, and what else happens to it."""
-    return lambda: made(lambda self, x: self.layer(x) + also(self.layer, x), layer=layer())
+    return lambda: made(lambda self, x: self.layer(x) + also(self.layer, x), layer=ConvLayer())
 
 
 def tied(model):
@@ -288,22 +270,18 @@ UNTRACEABLE = "torch.fx cannot trace the model, which runs it: "
 #: What makes a model, and why its norm stays.
 STAYS = {
     "twice": (block(lambda self, x: self.bn(self.conv(x)) + self.bn(self.conv(-x))), ALONE),
-    "skipped": (block(lambda self, x: self.bn(y := self.conv(x)) + y), ALONE),
     "before": (block(lambda self, x: self.conv(self.bn(x)), bn=lambda _: nn.BatchNorm2d(3)), ALONE),
     "reader": (block(lambda self, x: self.bn(self.conv(x)) + self.conv.weight.sum()), ALONE),
     "buffers": (block(lambda self, x: self.bn(self.conv(x)) + self.bn.running_mean.sum()), ALONE),
-    "stray": (lambda: made(stray, ConvLayer), ALONE),
     # on one way alone
     "small": (block(lambda self, x: self.bn(y := self.conv(x)) + (y if x.shape[-1] < 6 else 0)), ALONE),
     "large": (block(lambda self, x: self.conv(x) if x.shape[-1] > 64 else self.bn(self.conv(x))), ALONE),
-    "batch": (block(lambda self, x: self.bn(self.conv(x)) if x.size(0) == 1 else self.conv(x)), ALONE),
     "kind": (block(lambda self, x: self.bn(self.conv(x)) if isinstance(x, torch.Tensor) else self.conv(x[0])), ALONE),
     "caught": (block(catching), f"{UNTRACEABLE}its forward catches exceptions"),
     "indexed": (
         lambda: made(indexed, layers=nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))), f"{UNTRACEABLE}TypeError"),
     "loops": (block(looping), f"{UNTRACEABLE}its forward loops on what it is given"),
     "reaching": (around(lambda m, x: m.convolution(x).mean()), REACHES),
-    "method": (around(lambda m, x: m.features(x).mean(), Methodical), REACHES),
     "weight": (around(lambda m, x: m.convolution.weight.mean()), REACHES),
     # what they are
     "staying": (block(conv=lambda _: Forwarding(3, 4, 3)), "its convolution stays in torch"),

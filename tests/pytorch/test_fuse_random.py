@@ -96,11 +96,7 @@ def check(rank, steps, training, fold):
 
 MODELS = (
     st.integers(1, 3),
-    st.lists(
-        st.tuples(st.sampled_from([*MODULES] * 2 + [*STEPS]), st.integers(0, 6)),
-        min_size=2,
-        max_size=9,
-    ),
+    st.lists(st.tuples(st.sampled_from([*MODULES] * 2 + [*STEPS]), st.integers(0, 6)), min_size=2, max_size=9),
     st.booleans(),
     st.booleans(),
 )
@@ -109,7 +105,6 @@ MODELS = (
 @draws(96, 2000)
 @given(*MODELS, st.tuples(*[st.booleans()] * 3))
 def test_random_models(rank, steps, training, fold, pays):
-    """Whatever prices keep apart."""
     with pytest.MonkeyPatch.context() as patch:
         for name, one in zip(("prologue_pays", "statistics_pay", "sum_pays"), pays, strict=True):
             patch.setattr(fusing, name, lambda *_, one=one: one)

@@ -98,7 +98,6 @@ def test_no_images(name, mode):
 @pytest.mark.cover(8, keep=["causal"])
 @of_each
 def test_only_what_is_wanted_is_differentiated(name):
-    """The gradient by one of the tensors alone."""
     layer = LAYERS[name]
     for index in range(len(layer.given)):
         found = []

@@ -57,7 +57,6 @@ CAUSAL = {
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", [*CALLS, *CAUSAL])
 def test_rows_of_a_batch_stay_apart(name, strict):
-    """y, and gradients by x."""
     function, _, shape, filters, how = (CALLS | CAUSAL)[name]
     x, w, row = values(*shape), values(*filters, seed=1), shape[0] // 2
     found = []
