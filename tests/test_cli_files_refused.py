@@ -105,7 +105,6 @@ BAD_FILES = [
     ("strange bytes", "x.npy", npy(X, descr="|V4"), "", r"DtypeError: --input=x\.npy: has dtype \|V4, raw bytes that"),
     ("version 3", "x.npy", b"\x93NUMPY\x03\x00" + npy(X)[8:], "", r"--input=x\.npy: .*version 3\.0 of the format"),
     ("no zip", "x.npz", npy(X), "", r"FileFormatError: --input=x\.npz: is truncated or damaged \(File is not a zip"),
-    ("half a zip", "x.npz", WHOLE_ZIP[:60], "", r"--input=x\.npz: is truncated or damaged"),
     ("nothing of ours in a zip", "x.npz", zipped(("x.txt", b"1")), "", r"--input=x\.npz: holds no arrays"),
     ("another name", "x.npz", WHOLE_ZIP, ":y",
      r"UnsupportedError: --input=x\.npz:y: has no array of that name; use .* x"),
@@ -123,7 +122,6 @@ BAD_FILES = [
      r"DtypeError: .* x has dtype F64"),
     ("other fp8", "x.safetensors", tensors({"x": tensor("F8_E4M3", (2, 3), (0, 6))}, bytes(6)), "",
      r"dtype F8_E4M3: ac.* above 240 .*ml_dtypes.float8_e4m3"),
-    ("no picture", "x.png", b"precious", "", r"FileFormatError: --input=x\.png: does not start as such pictures do"),
     ("PNG as JPEG", "x.jpg", WHOLE_PNG, "", r"FileFormatError: --input=x\.jpg: does not start as such pictures do"),
     ("palette", "x.png", png(RGB, "P"), "",
      r"DtypeError: --input=x\.png: has mode P: accepted are grey \(L\), RGB or RG"),
@@ -273,7 +271,6 @@ def is_sound_or_named(source):
 
 @pytest.mark.parametrize("name", ["x.npz", "x.npy"])
 def test_files_are_asked_how_much_they_hold(here, name, monkeypatch):
-    """Before anything is unpacked."""
     monkeypatch.setattr("nkiconv.tools.cli.files.npy.ARRAY_MAX", 1000)
     x = np.zeros((1, 2, 126), np.float32)
     np.savez_compressed("x.npz", x)

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from conv_calls import combined
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, norms
@@ -28,14 +29,6 @@ def data(shape, dtype=np.float32, mean=0.0, seed=0):
 def last(x):
     """Channels last, and the layout's name."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)), {3: "NWC", 4: "NHWC", 5: "NDHWC"}[x.ndim]
-
-
-def combined(stats):
-    """Count, mean and variance of all parts, in float64."""
-    count, mean, variance = np.moveaxis(stats.astype(np.float64), -1, 0)
-    whole = count.sum(0)
-    average = (count * mean).sum(0) / whole
-    return whole, average, (count * (variance + (mean - average) ** 2)).sum(0) / whole
 
 
 def triples_of(x):

@@ -16,15 +16,7 @@ from nkiconv.reference import conv_ref
 from nkiconv.rules import FILTER_LAYOUTS
 from nkiconv.simulator import simulate
 from nkiconv.tools.cli.show import report_grid
-from nkiconv.tools.verify import (
-    chunks,
-    compare,
-    compare_channels,
-    comparison,
-    conv,
-    launched,
-    verify_chunks,
-)
+from nkiconv.tools.verify import chunks, compare, compare_channels, comparison, conv, launched, verify_chunks
 from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only

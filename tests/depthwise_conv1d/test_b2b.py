@@ -199,8 +199,7 @@ def test_the_operator_of_one_kernel(one_kernel):
     states = torch.zeros(2, 18, 2).bfloat16(), torch.zeros(2, 6, 6).bfloat16()
     for before, last in ((states, True), ((None, None), False)):
         found = torch.library.opcheck(
-            torch.ops.nkiconv.b2b_causal_conv1d.default,
-            (x.clone().requires_grad_(), proj, mixer, *before, last, None),
+            torch.ops.nkiconv.b2b_causal_conv1d.default, (x.clone().requires_grad_(), proj, mixer, *before, last, None)
         )
         assert set(found.values()) == {"SUCCESS"}
     compiled = torch.compile(Hyena(), fullgraph=True, backend="aot_eager")
