@@ -96,7 +96,6 @@ CALLS = [
      {"groups": 2, "stride": (2, 1), "padding": ((1, 0), (2, 3)), "dilation": (1, 2)}),
     ("conv2d", "image", "w2", "--groups 2 --padding 1,2 --lhs-dilation 2,3",
      {"groups": 2, "padding": ((1, 1), (2, 2)), "lhs_dilation": (2, 3)}),
-    ("conv2d", "image", "w2", "--groups 2 --stride 2", {"groups": 2, "stride": 2}),
     ("conv2d", "nhwc", "rsck", "--groups 2 --layout NHWC --filter-layout RSCK",
      {"groups": 2, "layout": "NHWC", "filter_layout": "RSCK"}),
     ("conv1d", "nwc", "sck", "--groups 2 --layout NWC --filter-layout SCK",

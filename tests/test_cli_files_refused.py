@@ -161,7 +161,7 @@ def assert_refused(here, arguments, pattern):
 
 #: Rows that alone run a line.
 ALONE = ["not npy", "npz as npy", "truncated npy", "other byte order", "no data", "strange bytes", "16 bits RGB",
-         "two pictures", "transparent", "other fp8"]  # fmt: skip
+         "two pictures", "transparent", "other fp8", "silence"]  # fmt: skip
 
 
 @pytest.mark.cover(30, keep=[*ALONE, "raw in a zip"])

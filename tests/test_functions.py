@@ -25,15 +25,11 @@ RNG = np.random.default_rng(0)
 POSITIONS = ["pre_activation", "post_activation"]
 #: Shapes of x, and of w of one group.
 SHAPES = {
-    "conv1d": ((2, 6, 19), (8, 6, 5)),
-    "conv2d": ((2, 6, 9, 11), (4, 6, 3, 2)),
-    "conv3d": ((2, 6, 4, 5, 7), (4, 6, 2, 3, 3)),
-    "conv_transpose1d": ((2, 6, 9), (6, 4, 4)),
-    "conv_transpose2d": ((2, 6, 5, 7), (6, 4, 3, 4)),
-    "conv_transpose3d": ((2, 6, 3, 4, 5), (6, 4, 2, 3, 4)),
-    "depthwise_conv1d": ((2, 5, 40), (5, 4)),
-    "depthwise_conv2d": ((2, 5, 9, 8), (10, 1, 3, 2)),
-}
+    "conv1d": ((2, 6, 19), (8, 6, 5)), "conv2d": ((2, 6, 9, 11), (4, 6, 3, 2)),
+    "conv3d": ((2, 6, 4, 5, 7), (4, 6, 2, 3, 3)), "conv_transpose1d": ((2, 6, 9), (6, 4, 4)),
+    "conv_transpose2d": ((2, 6, 5, 7), (6, 4, 3, 4)), "conv_transpose3d": ((2, 6, 3, 4, 5), (6, 4, 2, 3, 4)),
+    "depthwise_conv1d": ((2, 5, 40), (5, 4)), "depthwise_conv2d": ((2, 5, 9, 8), (10, 1, 3, 2)),
+}  # fmt: skip
 #: Filters' layouts by rank, the canonical one first.
 FILTERS = {3: ("KCS", "SCK", "KSC"), 4: tuple(FILTER_LAYOUTS), 5: tuple(VOLUME_FILTER_LAYOUTS)}
 IMAGES = {3: ("NCW", "NWC"), 4: LAYOUTS, 5: VOLUME_LAYOUTS}

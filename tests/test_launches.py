@@ -1,5 +1,6 @@
 """Launches on a device: the LNC degree, kernels without a grid, hints, and arguments of Python's own types."""
 
+import re
 import types
 import warnings
 
@@ -77,21 +78,15 @@ def unadvised():
 
 
 @pytest.mark.usefixtures("unadvised")
-def test_the_hint_comes_once_a_process(setting):
-    setting(**{TARGET: None})
-    with pytest.warns(LaunchWarning, match=rf"{TARGET}: is unset, .* about 52 ms .*; set it to trn2"):
-        launches.advise_target()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        launches.advise_target()
-
-
-@pytest.mark.usefixtures("unadvised")
-def test_no_hint_where_the_target_is_set(setting):
-    setting(**{TARGET: "trn2"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        launches.advise_target()
+@pytest.mark.parametrize("target", [None, "trn2"])
+def test_the_hint_comes_once_a_process_where_no_target_is_set(setting, target):
+    setting(**{TARGET: target})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            launches.advise_target()
+    assert [one.category for one in told] == [LaunchWarning] * (target is None)
+    assert all(re.match(rf"{TARGET}: is unset, .* about 52 ms .*; set it to trn2", str(one.message)) for one in told)
 
 
 @pytest.mark.simulator_only

@@ -29,20 +29,11 @@ def test_the_refusal_says_how_many_calls_are_enough():
     assert "over 2 calls" in too_many_tiles("", 4 * 4_500_000 // TILE_INSTRUCTIONS)
 
 
-@pytest.mark.parametrize(
-    ("name", "algorithm"),
-    [
-        ("mobilenet_dw", "weight_stationary"),
-        ("rn50_1x1", "implicit_gemm"),
-        ("rn50_stem", "stacked"),
-        ("convnext_dw7", "activation_stationary"),
-        ("nkl_n1_c16_w512_s64", "banded"),
-        ("nkl_n1_c256_w129_s128", "dot"),
-        ("kda_bf16", "mixed"),
-        ("kda_bf16", "vector"),
-        ("decode_step", "update"),
-    ],
-)
+@pytest.mark.parametrize(("name", "algorithm"), [
+    ("mobilenet_dw", "weight_stationary"), ("rn50_1x1", "implicit_gemm"), ("rn50_stem", "stacked"),
+    ("convnext_dw7", "activation_stationary"), ("nkl_n1_c16_w512_s64", "banded"), ("nkl_n1_c256_w129_s128", "dot"),
+    ("kda_bf16", "mixed"), ("kda_bf16", "vector"), ("decode_step", "update"),
+])  # fmt: skip
 def test_estimates_are_near_the_trace(name, algorithm):
     request = Request(problem=cases.get(name).problem)
     operation = operation_for(request)

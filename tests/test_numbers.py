@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 import nkiconv
-from nkiconv import ConvProblem, DtypeError, GeometryError, NkiconvError, UnsupportedError
+from nkiconv import ConvProblem, DtypeError, GeometryError, NkiconvError, UnsupportedError, pytorch
 from nkiconv.axis import EXTENT_MAX
 from nkiconv.planner.operation import Operation
 from nkiconv.rules import in_words_of
@@ -135,24 +136,21 @@ def test_a_call_that_no_kernel_runs_is_refused_by_name():
 @pytest.mark.parametrize("number", [2**20, 2**27, 2**31, 2**62])
 def test_torch_refuses_huge_numbers(quickly, monkeypatch, mode, number):
     """Before torch allocates a result, which ends the process."""
-    torch = pytest.importorskip("torch")
-    functional, nn = (pytest.importorskip(f"nkiconv.pytorch.{name}") for name in ("functional", "nn"))
-    transposed = pytest.importorskip("nkiconv.pytorch.transposed")
     monkeypatch.setenv("NKICONV_CPU", mode)
     refused = r"of so many outputs at most|must be at most|HBM holds|are possible; pad less|takes off all|smaller than"
     for rank in (1, 2, 3):
         x, w = (torch.ones(n, 8, *(size,) * rank, dtype=torch.bfloat16) for n, size in ((1, 9), (8, 3)))
-        conv, back = getattr(functional, f"conv{rank}d"), getattr(transposed, f"conv_transpose{rank}d")
+        conv, back = getattr(pytorch, f"conv{rank}d"), getattr(pytorch, f"conv_transpose{rank}d")
         for call, name in ((conv, "padding"), (conv, "dilation"), (back, "stride"), (back, "dilation")):
             with pytest.raises(NkiconvError, match=refused):
                 call(x, w, **{name: number})
         with pytest.raises(NkiconvError, match=refused):
-            getattr(nn, f"Conv{rank}d")(8, 8, 3, padding=number, dtype=torch.bfloat16)(x)
+            getattr(pytorch.nn, f"Conv{rank}d")(8, 8, 3, padding=number, dtype=torch.bfloat16)(x)
     row, taps = torch.ones(1, 8, 9), torch.ones(8, 1, 3)
     with pytest.raises(NkiconvError, match=refused):
-        functional.depthwise_conv1d(row, taps, padding=number)
+        pytorch.depthwise_conv1d(row, taps, padding=number)
     with pytest.raises(NkiconvError, match=refused):
-        nn.Conv1d(8, 8, 3, padding=number, groups=8)(row)
+        pytorch.nn.Conv1d(8, 8, 3, padding=number, groups=8)(row)
 
 
 #: Arrays of so many elements that no text may hold them.

@@ -3,7 +3,6 @@ choice, which among plans that are nearly as fast loses least where a constant i
 """
 
 import csv
-import dataclasses
 import functools
 import math
 
@@ -12,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nkiconv
-from nkiconv import ConvProblem, Plan, UnsupportedError, cases, plan
+from nkiconv import ConvProblem, UnsupportedError, cases, plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, search, timekeeper
 from nkiconv.planner.candidates import Candidate, field_of
@@ -81,15 +80,6 @@ def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():
     assert found.modelled_us <= min(means.values()) / 0.998
 
 
-def test_strict_plans_keep_channels_apart():
-    strict = planned(cases.get("short").problem, strict_nonfinite=True)
-    assert strict.algorithm == "vector"
-    reasons = {one.algorithm: one.reason for one in strict.rejected}
-    assert {"mixed", "banded"} <= set(reasons)
-    assert all("strict_nonfinite" in reasons[name] for name in ("mixed", "banded"))
-
-
-HALF_VECTOR = {"vector.ns_per_elem_scalar_tensor_tensor": 2.0833}
 # why, changes of the problem, arguments, pattern
 REFUSED = [
     ("images", {"H": 3}, {"operation": "depthwise_conv1d"}, "takes rows .*use conv2d"),
@@ -147,14 +137,6 @@ def test_errors_of_a_trace_are_rejections(monkeypatch):
     reasons = [one.reason for one in found.rejected if one.algorithm == "mixed"]
     assert reasons
     assert all(reason.endswith("NKI999: nc_matmul: too much of it") for reason in reasons)
-
-
-def test_json_and_back():
-    found = dataclasses.replace(planned(cases.get("kda_bf16").problem), asked=Asked(bias=True), constants=HALF_VECTOR)
-    again = Plan.from_json(found.to_json())
-    assert again == found
-    assert (again.algorithm, again.config, again.alternatives) == (found.algorithm, found.config, found.alternatives)
-    assert isinstance(again.config, tuple | None)
 
 
 # case, algorithm: each has settings that come to the same as others

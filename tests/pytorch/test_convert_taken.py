@@ -68,12 +68,6 @@ def big_vgans():
     return made(big_vgan, old=old, new=parametrizations.weight_norm(nn.ConvTranspose1d(4, 3, 4, stride=2)))
 
 
-class Standardized(nn.Conv2d):
-    def forward(self, x):
-        w = self.weight
-        return F.conv2d(x, (w - w.mean((1, 2, 3), keepdim=True)) / w.std(), self.bias)
-
-
 class SameSize(nn.Conv1d):
     """Padding in the method that torch's forward calls; the same padding again beside it would be another result."""
 
@@ -140,9 +134,7 @@ TAKEN_WHOLE = {
     "causal": (lambda: Wan(3, 4, 3, padding=1), VIDEO, 1, True),
     "reflect": (lambda: Wan(3, 4, 3, padding=1, padding_mode="reflect"), VIDEO, 1, True),
     "weight_norm": (lambda: parametrizations.weight_norm(Wan(3, 4, 3, padding=1)), VIDEO, 1, True),
-    "weight_norm of torch's": (lambda: nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))), IMAGE, 1, True),
     "pruned": (lambda: nn.Sequential(prune.l1_unstructured(nn.Conv2d(3, 4, 3), "weight", 0.5)), IMAGE, 1, True),
-    "standardized": (lambda: Standardized(3, 4, 3), IMAGE, 1, True),
     "conv_forward": (lambda: SameSize(3, 4, 3), ROW, 1, True),
     "both": (BOTH, ROW, 1, True),
     "channels last": (LAST, (2, 6, 6, 3), 1, True),
@@ -151,7 +143,7 @@ TAKEN_WHOLE = {
     **{name: (lambda make=make: make(Model().eval()), X.shape, 4, True) for name, make in GRAPHS.items()},
 }
 #: Those with a forward of their own.
-FORWARDS = ("causal", "reflect", "weight_norm", "standardized", "conv_forward", "both", "channels last", "tokens")
+FORWARDS = ("causal", "reflect", "weight_norm", "conv_forward", "both", "channels last", "tokens")
 
 
 def built(name):
@@ -204,7 +196,7 @@ def test_what_is_taken(name, monkeypatch):
             assert_within_share(found, slopes(model.double(), x.double()), FLOAT64_SUMS)
 
 
-@pytest.mark.parametrize("name", ["causal", "standardized", "conv_forward", "fx"])
+@pytest.mark.parametrize("name", ["causal", "conv_forward", "fx"])
 def test_files(name):
     model, x, *_ = built(name)
     loaded = pickle.loads(pickle.dumps(convert(model).model))

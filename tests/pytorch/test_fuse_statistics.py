@@ -38,7 +38,6 @@ NETS = {
     ) for name, rank in (("group", 1), ("group", 2), ("instance", 2), ("group", 3), ("instance", 3))},
     "a division": (lambda: net(scale=2.0), IMAGE, {k: v for k, v in FROM.items() if k != "blocks.1.norm1"}, 1),
     "in place": (lambda: between(torch.relu_), IMAGE, FIRST, 1),
-    "a product": (lambda: between(lambda x: 2 * x), IMAGE, FIRST, 1),
     "another order": (lambda: between(lambda x: x.flip(2)), IMAGE, FIRST, 1),
     "a part": (lambda: between(lambda x: x[:, :, 1:]), IMAGE, FIRST, 1),
     "casts that do nothing": (
@@ -48,7 +47,6 @@ NETS = {
     "depthwise": (lambda: alone(nn.Conv2d(C, C, 3, groups=C), depthwise=True), (2, C, 7, 6), BOTH, 0),
     "depthwise volumes": (lambda: alone(nn.Conv3d(C, C, 2, groups=C), depthwise=True), (2, C, 7, 6, 5), BOTH, 0),
     "transposed": (lambda: alone(nn.ConvTranspose2d(C, C, 3, stride=2)), (2, C, 7, 6), BOTH, 0),
-    "transposed rows": (lambda: alone(nn.ConvTranspose1d(C, C, 3)), (2, C, 7), BOTH, 0),
     "depthwise rows": (lambda: alone(nn.Conv1d(C, C, 3, groups=C)), (2, C, 8), {"4": "3"}, 1),
     "running statistics": (lambda: alone(nn.Conv2d(C, C, 3), lambda: nn.BatchNorm2d(C)), (2, C, 8, 7), {"4": "3"}, 0),
 }  # fmt: skip

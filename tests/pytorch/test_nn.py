@@ -6,11 +6,9 @@ import io
 import pytest
 import torch
 from operators_seen import Seen
-from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
 from torch_exact import integers, leaves_of, same
 
-from nkiconv import pytorch
 from nkiconv.pytorch import nn
 
 #: class, arguments, input's shape, operator
@@ -81,23 +79,3 @@ def test_state_dicts_go_both_ways_and_copies_keep_the_fusion():
 
 
 # Transposed convolutions in layers and models.
-
-
-@pytest.mark.cover(0, keep=["simulate-2"])
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_transposed_modules_and_convert(rank, mode):
-    torch.manual_seed(0)
-    first, ours = (
-        getattr(of, f"ConvTranspose{rank}d")(6, 8, 3, stride=2, padding=1, groups=2) for of in (torch.nn, nn)
-    )
-    ours.load_state_dict(first.state_dict())
-    x = torch.randn(1, 6, *(9, 5, 4)[:rank])
-    for sizes in ((), ([2 * size for size in (9, 5, 4)[:rank]],)):
-        assert_within_share([ours(x, *sizes)], [first(x, *sizes)], FLOAT32_SUMS)
-    model = torch.nn.Sequential(torch.nn.Identity(), first).eval()
-    report, expected = pytorch.convert(model), model(x)
-    assert [(entry.operator, entry.swapped) for entry in report.entries] == [(f"conv_transpose{rank}d", True)]
-    assert_within_share([report.model(x)], [expected], FLOAT32_SUMS)
-    with pytorch.intercept():
-        assert_within_share([model(x)], [expected], FLOAT32_SUMS)
-    assert report.share(x).fraction == 1.0

@@ -127,11 +127,9 @@ def unit(name):
 # why                name                       changes to a good row                             message
 REFUSED = [
     ("unknown constant", "dma.hwdge_isue_ns", {}, r"hwdge_isue_ns: unknown name; did you mean dma\.hwdge_issue"),
-    ("nothing like it", "q.zz", {}, r"q\.zz: unknown name; see simulator/trn2\.toml"),
     ("another unit", ISSUE.name, {"unit": '"us"'}, r"unit='us': must be trn2\.toml's, 'ns on Sync.*convert the value"),
     ("unit no text", ISSUE.name, {"unit": "3"}, "unit=3: must be text"),
     ("value a text", ISSUE.name, {"value": '"600"'}, "value='600': must be a finite number"),
-    ("value a bool", ISSUE.name, {"value": "true"}, "value=True: must be a finite number"),
     ("value infinite", ISSUE.name, {"value": "inf"}, "value=inf: must be a finite number"),
     ("low no number", ISSUE.name, {"low": "nan"}, "low=nan: must be a finite number"),
     ("value 0", ISSUE.name, {"value": "0"}, r"value=0: must be above 0; leave the row out"),
