@@ -106,6 +106,18 @@ def test_numbers_keep_sequences_apart(data):
             assert_derivatives(ours, theirs, (y,), (expected,))
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("width", [1, 4])
+def test_numbers_of_no_rows(width, mode):
+    """Results and derivatives have their shapes; there is no sequence."""
+    x, w = torch.zeros(0, 3, 2, requires_grad=True), torch.ones(3, width, requires_grad=True)
+    with computing(mode):
+        y, final = causal_conv1d_fn(x, w, None, torch.zeros(0, 2, dtype=torch.int32), None, True, activation="silu")
+        of_x, of_w = torch.autograd.grad(y.sum() + final.sum(), (x, w))
+    assert (y.shape, final.shape, of_x.shape) == ((0, 3, 2), (0, 3, width - 1), (0, 3, 2))
+    assert torch.equal(of_w, torch.zeros(3, width))
+
+
 @pytest.mark.usefixtures("estimates")
 @pytest.mark.cover
 @pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])

@@ -48,7 +48,7 @@ def _forward(
     check_call(layer or _NAME, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states)
     channels, width = weight.shape
     w = weight[:, None]
-    if cu_seqlens is None and seq_idx is None:
+    if not _is_packed(x, cu_seqlens, seq_idx):
         asked = states.causal(channels, width - 1, activation, layer, strict_nonfinite)
         y, final = states.convolve(asked, x, w, bias, initial_states, return_final_states)
         return _own(y), final
@@ -56,6 +56,11 @@ def _forward(
     asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
     y, final = sequences.forward(packing, x, w, bias, initial_states, return_final_states, asked)
     return _own(y), final if cu_seqlens is not None or return_final_states else x.new_empty(x.shape[0], channels, 0)
+
+
+def _is_packed(x: Tensor, cu_seqlens: Tensor | None, seq_idx: Tensor | None) -> bool:
+    """Whether rows are packed; without rows there are no sequences that seq_idx could number."""
+    return cu_seqlens is not None or (seq_idx is not None and x.shape[0] > 0)
 
 
 def _own(y: Tensor) -> Tensor:
@@ -99,7 +104,7 @@ def derivatives(ctx: Any, g: Tensor, g_final: Tensor | None, needs: list[bool]) 
     """
     x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
     final = g_final if ctx.return_final_states else None
-    if cu_seqlens is None and seq_idx is None:
+    if not _is_packed(x, cu_seqlens, seq_idx):
         return _of_rows(ctx, g, final, x, weight, bias, initial_states, needs)
     given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
     each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
