@@ -75,7 +75,6 @@ def here(tmp_path, monkeypatch):
 
 
 def load(text):
-    """What an option reads."""
     return files.load(files.source("--input", text), None).array
 
 

@@ -66,7 +66,6 @@ class FailedReport:
     ok = False
 
     def as_dict(self):
-        """Nothing to say."""
         return {}
 
 

@@ -29,7 +29,6 @@ def install(site, name, folder, text, version="1.0"):
 
 
 def found(name, diagnosis=None):
-    """The diagnosed package of this name."""
     return next(package for package in (diagnosis or doctor.diagnose()).packages if package.name == name)
 
 

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.simulator_only
 
 
 def ints(*shape, seed=0):
-    """A tensor of integers from -2 to 2."""
     return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 

@@ -223,7 +223,6 @@ def drawn(call: Call, seed: int) -> tuple[Any, Any, list[Any], dict[str, Any]]:
 
 
 def launched(call: Call, x: Any, rest: list[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """All that the kernel returns."""
     found = nkiconv.simulate(call.operation.kernel[call.request.lnc])(x, *rest, **kwargs)
     return found if isinstance(found, tuple) else (found,)
 

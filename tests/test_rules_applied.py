@@ -82,7 +82,6 @@ def entries_of(axes: int) -> dict[str, Entry]:
 
 
 def entries() -> dict[str, Entry]:
-    """Every function of arrays."""
     found = entries_of(1) | entries_of(2) | entries_of(3)
     x, w, bias, y = ones(2, C, SIZE), ones(C, TAPS), ones(C), ones(2, C, OUT)
     image = {"x": ones(2, C, SIZE, SIZE), "w": ones(C, 1, TAPS, TAPS), "bias": bias, "residual": ones(2, C, OUT, OUT)}
@@ -100,7 +99,6 @@ def entries() -> dict[str, Entry]:
 
 
 def kernels() -> dict[str, Entry]:
-    """Every kernel of convolutions."""
     found = {}
     for axes in (2, 3):
         size, out, grown, taps = ((one,) * axes for one in (SIZE, OUT, GROWN, TAPS))
@@ -127,7 +125,6 @@ Wrong = tuple[Any, Callable[[Entry, Any], str]]
 
 
 def each(values: list[Any], rule: Callable[[Entry, Any], str]) -> list[Wrong]:
-    """Rows of one rule."""
     return [(value, rule) for value in values]
 
 

@@ -38,7 +38,6 @@ def triples_of(x):
 
 
 def check_stats(stats, x):
-    """Statistics of channels first x are right."""
     count, mean, variance = combined(stats)
     truth = channel_stats_ref(x)
     bounds = moments_bound(truth[..., 1], truth[..., 2], triples_of(x))
@@ -48,7 +47,6 @@ def check_stats(stats, x):
 
 
 def check_norm(found, x, weight=None, bias=None, norm="group", num_groups=32, eps=1e-5):
-    """A norm's scale, shift, mean and variance are right."""
     truth = norm_scale_shift_ref(x, weight, bias, norm, num_groups, eps)
     share_a_mean = x.shape[0] if norm == "batch" else x.shape[1] // num_groups if norm == "group" else 1
     errors = moments_bound(truth[2], truth[3], triples_of(x) * share_a_mean)

@@ -116,7 +116,6 @@ HELD = {
 
 
 def integers_of(problem):
-    """Small ints for a problem."""
     rng = np.random.default_rng(5)
     return integer_inputs(rng, problem.input_shape, "fp32"), integer_inputs(rng, problem.filter_shape, "fp32")
 

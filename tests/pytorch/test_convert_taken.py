@@ -75,11 +75,6 @@ class SameSize(nn.Conv1d):
         return nn.Conv1d._conv_forward(self, F.pad(x, (2, 0)), weight, bias)
 
 
-def half(self, x):
-    """One of its convolutions is in complex numbers, which stay in torch."""
-    return nn.Conv2d.forward(self, x) + F.conv2d(x.to(torch.complex64), self.weight.to(torch.complex64)).real
-
-
 def of_kind(base, forward, **methods):
     """What makes a convolution with this forward."""
     return lambda: type("Made", (base,), {"forward": forward, **methods})(3, 4, 3)
@@ -123,24 +118,23 @@ GRAPHS = {
     "fx": fx.symbolic_trace,
     "inside": lambda model: nn.Sequential(nn.Identity(), exported(model)),
 }
-#: What makes a model, the shape of its input, its convolutions in a run, whether all are nkiconv's.
+#: What makes a model, the shape of its input, its convolutions in a run.
 TAKEN_WHOLE = {
-    **{name: (lambda name=name: build(name)[0], MODELS[name][1], len(MODELS[name][2]), True) for name in MODELS},
-    "RepViT": (lambda: ConvNorm(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), IMAGE, 1, True),
-    "a loop": (lambda: made(looped, first=nn.Conv2d(3, 4, 3), second=nn.Conv2d(4, 4, 1)), IMAGE, 2, True),
-    "KarrasUnet": (lambda: made(karras, weight=nn.Parameter(torch.randn(4, 4, 3, 3))), IMAGE, 1, True),
-    "SPAN": (lambda: made(span, **copy.deepcopy(SPAN)), IMAGE, 2, True),
-    "BigVGAN": (big_vgans, ROW, 4, True),
-    "causal": (lambda: Wan(3, 4, 3, padding=1), VIDEO, 1, True),
-    "reflect": (lambda: Wan(3, 4, 3, padding=1, padding_mode="reflect"), VIDEO, 1, True),
-    "weight_norm": (lambda: parametrizations.weight_norm(Wan(3, 4, 3, padding=1)), VIDEO, 1, True),
-    "pruned": (lambda: nn.Sequential(prune.l1_unstructured(nn.Conv2d(3, 4, 3), "weight", 0.5)), IMAGE, 1, True),
-    "conv_forward": (lambda: SameSize(3, 4, 3), ROW, 1, True),
-    "both": (BOTH, ROW, 1, True),
-    "channels last": (LAST, (2, 6, 6, 3), 1, True),
-    "tokens": (lambda: Tokens(3, 4, 3), (2, 6, 3), 1, True),
-    "half": (of_kind(nn.Conv2d, half), IMAGE, None, False),
-    **{name: (lambda make=make: make(Model().eval()), X.shape, 4, True) for name, make in GRAPHS.items()},
+    **{name: (lambda name=name: build(name)[0], MODELS[name][1], len(MODELS[name][2])) for name in MODELS},
+    "RepViT": (lambda: ConvNorm(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), IMAGE, 1),
+    "a loop": (lambda: made(looped, first=nn.Conv2d(3, 4, 3), second=nn.Conv2d(4, 4, 1)), IMAGE, 2),
+    "KarrasUnet": (lambda: made(karras, weight=nn.Parameter(torch.randn(4, 4, 3, 3))), IMAGE, 1),
+    "SPAN": (lambda: made(span, **copy.deepcopy(SPAN)), IMAGE, 2),
+    "BigVGAN": (big_vgans, ROW, 4),
+    "causal": (lambda: Wan(3, 4, 3, padding=1), VIDEO, 1),
+    "reflect": (lambda: Wan(3, 4, 3, padding=1, padding_mode="reflect"), VIDEO, 1),
+    "weight_norm": (lambda: parametrizations.weight_norm(Wan(3, 4, 3, padding=1)), VIDEO, 1),
+    "pruned": (lambda: nn.Sequential(prune.l1_unstructured(nn.Conv2d(3, 4, 3), "weight", 0.5)), IMAGE, 1),
+    "conv_forward": (lambda: SameSize(3, 4, 3), ROW, 1),
+    "both": (BOTH, ROW, 1),
+    "channels last": (LAST, (2, 6, 6, 3), 1),
+    "tokens": (lambda: Tokens(3, 4, 3), (2, 6, 3), 1),
+    **{name: (lambda make=make: make(Model().eval()), X.shape, 4) for name, make in GRAPHS.items()},
 }
 #: Those with a forward of their own.
 FORWARDS = ("causal", "reflect", "weight_norm", "conv_forward", "both", "channels last", "tokens")
@@ -148,9 +142,9 @@ FORWARDS = ("causal", "reflect", "weight_norm", "conv_forward", "both", "channel
 
 def built(name):
     torch.manual_seed(0)
-    make, shape, calls, whole = TAKEN_WHOLE[name]
+    make, shape, calls = TAKEN_WHOLE[name]
     model = make() if name in GRAPHS else make().eval()
-    return model, torch.randn(shape), calls, whole
+    return model, torch.randn(shape), calls
 
 
 def slopes(model, x):
@@ -161,16 +155,14 @@ def slopes(model, x):
     return [one for one in torch.autograd.grad(y, leaves, g, allow_unused=True) if one is not None]
 
 
-@pytest.mark.filterwarnings(
-    "ignore:nkiconv.pytorch.intercept. conv2d stays with torch. dtype", "ignore:.*weight_norm. is deprecated"
-)
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
 @pytest.mark.parametrize("name", TAKEN_WHOLE)
 def test_what_is_taken(name, monkeypatch):
     """Of copies too; gradients are of nkiconv's operators, and where kernels compute theirs come back."""
-    model, x, calls, whole = built(name)
+    model, x, calls = built(name)
     kinds, expected = [type(one) for one in model.modules()], model(x)
     report = convert(model, example_inputs=(x,))
-    assert (report.measured.fraction == 1) == whole
+    assert report.measured.fraction == 1
     assert not report.kept
     if name in FORWARDS:
         assert [(one.swapped, one.function) for one in report.entries] == [(False, CALLED)]
@@ -180,20 +172,19 @@ def test_what_is_taken(name, monkeypatch):
     for one in copies:
         with Seen() as seen, torch.no_grad():
             y = one(x)
-        assert seen.only_nkiconvs == whole
-        assert not whole or len(seen.convolutions) == calls
+        assert seen.only_nkiconvs
+        assert len(seen.convolutions) == calls
         assert torch.equal(y, expected)
     assert [type(one) for one in model.modules()] == kinds
-    if whole:
-        monkeypatch.setenv("NKICONV_CPU", "simulate")
-        with torch.no_grad():
-            assert_within_share([report.model(x)], [expected], FLOAT32_SUMS)
-        monkeypatch.setenv("NKICONV_CPU", "torch")
-        with Seen() as seen:
-            found = slopes(report.model.double(), x.double())
-        assert seen.only_nkiconvs
-        if name not in GRAPHS:  # whose constants keep their dtype
-            assert_within_share(found, slopes(model.double(), x.double()), FLOAT64_SUMS)
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    with torch.no_grad():
+        assert_within_share([report.model(x)], [expected], FLOAT32_SUMS)
+    monkeypatch.setenv("NKICONV_CPU", "torch")
+    with Seen() as seen:
+        found = slopes(report.model.double(), x.double())
+    assert seen.only_nkiconvs
+    if name not in GRAPHS:  # whose constants keep their dtype
+        assert_within_share(found, slopes(model.double(), x.double()), FLOAT64_SUMS)
 
 
 @pytest.mark.parametrize("name", ["causal", "conv_forward", "fx"])
@@ -254,10 +245,6 @@ def both_published(published, monkeypatch):
     monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Cosmos.forward), videos._around_cosmos)
 
 
-class Derived(Wan):
-    """Another class around the same forward."""
-
-
 class Flagged(nn.Conv3d):
     causal = True
 
@@ -302,7 +289,7 @@ def normed(*args, **named):
 
 #: What makes a module, whether its code is known, and what happens to it after it was converted.
 VIDEOS = {
-    "wan": (Wan, True, None), "derived": (Derived, True, None), "weight_norm": (normed, True, None),
+    "wan": (Wan, True, None), "weight_norm": (normed, True, None),
     "dilation": (functools.partial(Wan, dilation=(1, 2, 1)), True, None), "cosmos": (Cosmos, True, None),
     "bf16": (functools.partial(Wan, dtype=torch.bfloat16), True, None),
     "more around": (Wan, True, set_to(_padding=(2, 1, 0, 3, 1, 0))),

@@ -59,12 +59,10 @@ CALLS = [
 
 
 def shapes_of(name, x, w, more):
-    """Of x, w and bias."""
     return x, w, (w[1] * more.get("groups", 1) if "transpose" in name else w[0],)
 
 
 def pair(name, **more):
-    """nkiconv's function and torch's."""
     return functools.partial(getattr(pytorch, name), **more), functools.partial(torchs, name, **more)
 
 

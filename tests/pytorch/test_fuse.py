@@ -58,7 +58,6 @@ def normed(act, *after, kind=fm.NormAct, training=True):
 
 
 def of(make, change):
-    """What makes a model that is changed."""
 
     def changed():
         model = make()

@@ -21,7 +21,6 @@ X, STEM, ROWS = (2, C, 6, 5), (2, 3, 6, 5), (2, 11, C)
 
 
 def pair(make, training=False):
-    """A converted model and the model."""
     model = drawn(make()).train(training)
     return convert(model, fuse=True).model, model
 

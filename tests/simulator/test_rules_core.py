@@ -143,7 +143,6 @@ PAIRS = [
     vary("NKI017", "interleaved", lambda s: store_to(lambda t: t.ap([[8, 4], [s, 2], [2, 3]])), 3, 2, "more than once"),
     vary("NKI017", "runs that overlap", lambda s: store_to(lambda t: t.ap([[8, 4], [s, 2], [1, 4]])), 4, 3, "more than once"),
     vary("NKI017", "stride 0 of one", lambda n: store_to(lambda t: t.ap([[8, 4], [0, n], [1, 6]])), 1, 2, "more than once"),
-    vary("NKI018", "one tile", lambda n: new((128, n)), 53_182, 53_183, "needs 212,732 of 212,728 bytes per partition"),
     vary("NKI018", "two tiles", lambda n: fill(nl.sbuf, 53_181, n), 1, 2, "SBUF of core 0 needs 212,732 of 212,728"),
     vary("NKI019", "one tile", lambda n: new((128, n), buffer=nl.psum), 4096, 4097, "needs 16,388 of 16,384"),
     vary("NKI019", "tiles stay in a bank", lambda n: fill(nl.psum, *(n,) * 9), 256, 257, "9 of 8 banks"),

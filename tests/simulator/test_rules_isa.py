@@ -255,7 +255,6 @@ PAIRS = [
     vary("NKI113", "identity", lambda v: transposing(scale=v), 1.0, 2.0, "not the identity"),
     vary("NKI114", "vector columns", lambda n: nt(32, n, E.vector), 32, 33, r"\[32, 33\] on the vector engine, at most \[32, 32\]"),
     vary("NKI114", "vector rows", lambda n: nt(n, 32, E.vector), 32, 33, r"\[33, 32\] on the vector"),
-    vary("NKI114", "default engine by memory", lambda f: nt(33, 8, E.unknown, make_dst=f), ps, sb, "on the vector engine"),
     vary("NKI114", "tensor writes PSUM", lambda f: nt(4, 6, E.tensor, make_dst=f), ps, sb, "SBUF to PSUM"),
     vary("NKI115", "transpose at 2 bytes", lambda c: nisa.nc_transpose(ps(6, 8, dtype=BF16)[:, c : c + 4], sb(4, 6, dtype=BF16)), 2, 1, "starts at byte 2"),
     # DMA.
