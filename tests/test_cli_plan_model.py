@@ -99,8 +99,7 @@ def test_options_reach_conversion_and_planner(script):
 
 
 OTHERS = {
-    "1-d, with named and whole-number inputs": (
-        """
+    "1-d, with named and whole-number inputs": ("""
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -111,18 +110,12 @@ class Model(nn.Module):
         return self.mix(self.embed(ids).transpose(1, 2)) * scale
 
 build_model = Model
-""",
-        ("--input", "scale=1", "--input", "1x9:int64"),
-        "fake tensors",
-        [("depthwise_conv1d", 6)],
-    ),
+""", ("--input", "scale=1", "--input", "1x9:int64"), "fake tensors", [("depthwise_conv1d", 6)]),
     "parameters without data": (
         "def build_model():\n    with torch.device('meta'):\n        return nn.Conv1d(3, 4, 3)\n",
-        ("--input", "3x9"),
-        "meta tensors",
-        [("conv2d", 4)],
+        ("--input", "3x9"), "meta tensors", [("conv2d", 4)],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)

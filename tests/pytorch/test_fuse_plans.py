@@ -70,11 +70,8 @@ def test_what_is_asked_for(name):
     assert (found.uncalled, found.kept, found.flops.fraction) == ((), (), 1)
     assert all(row.us > 0 for row in found.rows)
     if name == "Decoder":
-        assert {row.layers[0]: row.convolved.problem.H for row in found.rows} == {
-            "before": 4,
-            "grow.conv": 8,
-            "after": 8,
-        }
+        heights = {"before": 4, "grow.conv": 8, "after": 8}
+        assert {row.layers[0]: row.convolved.problem.H for row in found.rows} == heights
     if name == "Qwen3-Next":
         assert found.rows[0].convolved.splits == ((1, 4, False), (1, 4, False), (1, 6, False))
     if name == "layers":

@@ -85,10 +85,8 @@ def theirs(rank, name):
 @pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 def test_equals_torchs_modules(rank, name, of_parts, training, mode):
     norm, conv = theirs(rank, name)
-    wide, kind = (
-        [copy.deepcopy(one).double().train(training) for one in (norm, conv)],
-        getattr(nn, f"NormActConv{rank}d"),
-    )
+    wide = [copy.deepcopy(one).double().train(training) for one in (norm, conv)]
+    kind = getattr(nn, f"NormActConv{rank}d")
     if of_parts:
         fused = kind.of(norm, "silu", conv).train(training)
         assert fused.norm is norm

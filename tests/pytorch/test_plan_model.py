@@ -131,7 +131,6 @@ def test_what_was_raised_on_shapes_alone_is_told():
 
 
 @pytest.mark.parametrize(("model", "more", "message"), [
-    (nn.Conv1d(3, 4, 1), {"lnc": 3}, "lnc=3: must be 1 or 2"),
     (nn.Conv1d(3, 4, 1), {"lnc": True}, "lnc=True: must be 1 or 2"),
     (nn.Conv1d(3, 4, 1), {"layout": "HWCN"}, "layout='HWCN': accepted are None, NCHW, NHWC"),
     (nn.Conv1d(3, 4, 1), {"quick": True, "wide": True}, "drop one"),
