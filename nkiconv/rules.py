@@ -78,9 +78,9 @@ def number(name: str, value: Any, what: str = "", least: int = 1, most: int = EX
 def numbers(name: str, value: Any, least: int | None = 1) -> str:
     """An int, or ints of a tuple, that are no less than `least`, and no more than 32-bit ints hold."""
     each = value if isinstance(value, tuple) else (value,)
-    if least is not None and min(each) < least:
+    if least is not None and min(each, default=least) < least:
         return f"{name}={value}: must be at least {least}{' on every axis' * (len(each) > 1)}; pass such"
-    if max(map(abs, each)) > EXTENT_MAX:
+    if max(map(abs, each), default=0) > EXTENT_MAX:
         return f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); use less"
     return ""
 

@@ -125,6 +125,10 @@ def _convolve(
 ) -> Any:
     """A call of either function, its tensors unchecked."""
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", weight)]
+    for name, one in (("bias", bias), ("initial_states", initial_states)):
+        wrong += [] if one is None else tensor_violations(name, one)
+    flag = rules.flag("return_final_states", return_final_states)
+    wrong += refused(UnsupportedError, rules.activation(activation), flag)
     raise_all(f"{where} cannot run this call", wrong)
     if weight.dim() == 3 and weight.shape[1] == 1:
         weight = weight.squeeze(1)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from .. import rules
-from ..errors import refuse, refused
+from ..errors import refuse, refused, shown
+from ..integers import is_finite
 from ..norms import STATS
 from .computers import modes
 from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
@@ -219,7 +220,7 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         x, added, alone = _of_one_image(rank, input, residual)
         (x,) = autocast(x)
         running = None if running_mean is running_var is None else (running_mean, running_var)
-        _check_running(norm, running, stats, training)
+        _check_running(norm, running, stats, training, momentum)
         taken = rules.UPSAMPLES if rank == 2 else (1,)
         refuse(UnsupportedError, rules.accepted("x_upsample", x_upsample, taken, "upsample what the norm gives"))
         asked, affine = Norm(norm, num_groups, eps), (norm_weight, norm_bias)
@@ -256,9 +257,14 @@ def _of_rank(rank: int) -> Callable[..., Any]:
     return norm_act_conv
 
 
-def _check_running(norm: str, running: tuple[Any, Any] | None, stats: Any, training: bool) -> None:
+def _check_running(
+    norm: str, running: tuple[Any, Any] | None, stats: Any, training: bool, momentum: float | Tensor
+) -> None:
     """Refuse running statistics and training where they do not belong. Raises UnsupportedError."""
+    refuse(UnsupportedError, rules.flag("training", training))
     wrong = []
+    if not (momentum.numel() == 1 if isinstance(momentum, Tensor) else is_finite(momentum)):
+        wrong.append(f"momentum={shown(momentum)}: must be a finite number, or a tensor of one; pass one, as 0.1")
     if training and norm != "batch":
         wrong.append(f"training=True: norm={norm!r} is the same in both modes; leave it out, or pass norm='batch'")
     if running is not None and norm != "batch":

@@ -87,6 +87,13 @@ def test_kernel_that_is_wrong_is_found(monkeypatch):
         causal_conv1d_split(x, w, splits=SPLITS)
 
 
+def test_a_step_of_no_rows(mode):
+    x, state, rows = torch.zeros(0, 3), torch.ones(2, 3, 4), torch.zeros(0, dtype=torch.int32)
+    (y,) = causal_conv1d_split_update(x, state, torch.ones(3, 4), splits=[(1, 3, False)], conv_state_indices=rows)
+    assert y.shape == (0, 1, 3)
+    assert torch.equal(state, torch.ones(2, 3, 4))
+
+
 def test_no_rows(mode):
     steps = causal_conv1d_split_update(torch.ones(0, 47), torch.ones(0, 47, 3), torch.ones(47, 4), splits=SPLITS)
     assert [one.shape for one in steps] == [(0, 2, 8), (0, 1, 16), (0, 3, 5)]

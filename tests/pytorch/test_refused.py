@@ -57,6 +57,7 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
 X2, W2 = integers(2, 6, 5, 4), integers(6, 4, 3, 2)
 refused(conv_transpose2d, {"input": X2, "weight": W2}, [
     ({"input": X2[0, 0]}, LayoutError, r"input.shape=.*: must have 4 axes"),
+    ({"weight": W2[0, 0, 0]}, LayoutError, r"weight.shape=\(2,\): must have 4 axes"),
     ({"groups": 4}, GeometryError, "groups=4: must divide C=6 and K=16"),
     ({"output_padding": 2, "stride": 2}, GeometryError, r"output_padding=\(2, 2\): must be below stride=\(2, 2\)"),
     ({"output_padding": X}, ValueError, r"output_padding=Tensor \(2, 6, 9, 11\) torch.float32: "),
@@ -75,6 +76,8 @@ refused(conv2d, {"input": X, "weight": torch.zeros(128, 70, 3, 3), "packed": tor
 refused(pack_filter, {}, [
     ({"weight": torch.zeros(131, 70, 3, 3)}, UnsupportedError, "weight.shape=.131, 70, 3, 3.: K has no divisor"),
     ({"weight": torch.zeros(128, 70)}, LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
+    ({"weight": torch.zeros(0, 4, 5, 6)}, GeometryError, "every extent must be at least 1"),
+    ({"weight": torch.zeros(2, 4, 0, 6)}, GeometryError, "every extent must be at least 1"),
 ])  # fmt: skip
 FREEZING = (
     ("in training mode", nn.Conv2d(70, 128, 3)), ("groups=2", nn.Conv2d(140, 128, 3, groups=2).eval()),
@@ -115,6 +118,9 @@ refused(pytorch.norm_act_conv2d, {"input": X, "weight": W, "bias": B, "padding":
     ({"eps": -1.0}, UnsupportedError, "eps=-1.0: must be a finite number"),
     ({"running_mean": torch.ones(6), "running_var": torch.ones(6)}, UnsupportedError, "norm='group' has none"),
     ({"training": True}, UnsupportedError, "training=True: norm='group' is the same in both modes"),
+    ({"training": torch.ones(2)}, UnsupportedError, "training=Tensor"),
+    ({"momentum": "x"}, UnsupportedError, "momentum='x': must be a finite number, or a tensor of one"),
+    ({"momentum": torch.ones(2)}, UnsupportedError, "momentum=Tensor"),
     ({"norm": "batch", "num_groups": None, "running_mean": torch.ones(6)}, UnsupportedError, "one of them is None"),
     ({"stats": torch.ones(1, 2, 5, 3)}, GeometryError, r"stats.shape=\(1, 2, 5, 3\): must be \[P, N, C, 3\]"),
     ({"stats": torch.ones(2, 6, 3)}, LayoutError, r"stats.shape=\(2, 6, 3\)"),
@@ -156,6 +162,7 @@ refused(conv2d, ROUND | {"y_norm": "rms", "y_norm_weight": torch.ones(4), "y_nor
     ({"y_norm": "batch"}, UnsupportedError, "y_norm='batch': accepted are None, rms, layer"),
     ({"y_norm": None}, UnsupportedError, "y_norm_weight: there is no norm that it belongs to"),
     ({"y_norm_eps": 0}, UnsupportedError, "y_norm_eps=0"),
+    ({"return_before_norm": torch.ones(2)}, UnsupportedError, r"return_before_norm=Tensor"),
     ({"y_norm_bias": torch.ones(4, dtype=torch.float64)}, DtypeError, "y_norm_bias.dtype=torch.float64"),
     ({"x_activation": "relu"}, UnsupportedError, "y_norm='rms': is not taken with x_scale, x_shift"),
     ({"weight": torch.ones(6, 1, 3, 3), "groups": 3, **dict.fromkeys(["bias", "y_norm_weight", "y_norm_bias"])},
@@ -388,9 +395,12 @@ refused(pytorch.gated_short_conv, {"input": X, "weight": W}, [
     ({"initial_states": X[:, :4, :3]}, GeometryError, "initial_states"),
     ({"weight": W.half()}, DtypeError, "weight"),
     ({"initial_states": X[:, :4, :2].half()}, DtypeError, "initial_states"),
+    ({"bias": 2}, DtypeError, "bias: must be a torch.Tensor, not int"),
+    ({"return_final_states": X}, UnsupportedError, "return_final_states=Tensor"),
 ])  # fmt: skip
 refused(pytorch.glu_conv1d, {"input": X[:, :8], "weight": W}, [
     ({"padding": "top"}, GeometryError, "padding"),
+    ({"activation": True}, UnsupportedError, "activation=True"),
     ({"activation": "mish"}, UnsupportedError, "activation"),
     ({"return_final_states": True}, GeometryError, "use 'causal'"),
 ])  # fmt: skip
@@ -399,6 +409,14 @@ ROWS += [
     (lambda: nn.ConformerConv.from_modules(torch.nn.Conv1d(4, 4, 3, groups=4), torch.nn.BatchNorm1d(4)),
      UnsupportedError, "eval mode"),
 ]  # fmt: skip
+X, W = torch.ones(1, 4, 9), torch.ones(4, 3)
+refused(pytorch.causal_conv1d_fn, {"x": X, "weight": W}, [
+    ({"return_final_states": "same"}, UnsupportedError, "return_final_states='same': must be True or False"),
+    ({"seq_idx": tensor([[0] * 9]).to_sparse()}, LayoutError, "seq_idx.layout=torch.sparse_coo"),
+])  # fmt: skip
+refused(pytorch.causal_conv1d_split, {"x": X, "weight": W, "splits": ((1, 4, False),)}, [
+    ({"cu_seqlens": 3, "initial_states": X[..., :2]}, GeometryError, "cu_seqlens=3: must be a tuple of ints"),
+])  # fmt: skip
 
 
 def kept(value):

@@ -42,7 +42,8 @@ def check_call(
     states = {"initial_states": initial_states, "final_states_out": final_states_out}
     given = {"x": x, "weight": weight, "bias": bias, **states}
     numbers = {"cu_seqlens": cu_seqlens, "seq_idx": seq_idx}
-    raise_all(summary, list(kinds(given, numbers)))
+    flag = rules.flag("return_final_states", return_final_states)
+    raise_all(summary, [*kinds(given, numbers), *refused(UnsupportedError, flag)])
     raise_all(summary, [*shapes(x, weight, bias), *_excluded(numbers, states, return_final_states)])
     raise_all(summary, [*_sequences(x, cu_seqlens, seq_idx), *_states(x, weight, states, cu_seqlens)])
 
@@ -99,6 +100,8 @@ def kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvErr
             yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
         elif tensor.dtype not in INTEGERS:
             yield DtypeError(f"{name}.dtype={tensor.dtype}: must be torch.int32 or torch.int64; cast it")
+        elif tensor.layout != torch.strided:
+            yield LayoutError(f"{name}.layout={tensor.layout}: accepted is torch.strided; call .to_dense()")
     if not sound:
         return
     device = given["x"].device

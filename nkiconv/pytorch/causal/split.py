@@ -142,8 +142,9 @@ def causal_conv1d_split_update(
     )
     if buffer.padding is not None:
         found = tuple(torch.where(buffer.padding[:, None, None, None], 0, one) for one in found)
-    with torch.no_grad():
-        buffer.advance(steps.detach(), None)
+    if x.shape[0] > 0:
+        with torch.no_grad():
+            buffer.advance(steps.detach(), None)
     return tuple(one.squeeze(1) for one in found) if x.dim() == 2 else found
 
 
@@ -172,15 +173,17 @@ def _check(given: SplitCall) -> None:
     raise_all(summary, list(refused(LayoutError, rules.rank("x", x.shape, ", ".join(layout).replace("W", "L")))))
     rows = given.rows
     raise_all(summary, list(shapes(rows, weight, bias)))
-    raise_all(summary, list(refused(GeometryError, positions_unsupported(given.state_positions, rows.shape[2]))))
+    (N, _, L), numbered = rows.shape, (given.cu_seqlens, given.state_positions)
+    places = sequences_unsupported(numbered[0], N, L), positions_unsupported(numbered[1], L)
+    raise_all(summary, list(refused(GeometryError, *places)))
     raise_all(summary, list(_related(given, rows)))
 
 
 def _related(given: SplitCall, rows: Tensor) -> Iterator[Any]:
-    x, weight, initial, cu_seqlens = given.x, given.weight, given.initial_states, given.cu_seqlens
-    (N, C, L), width = rows.shape, weight.shape[1]
+    x, weight, initial = given.x, given.weight, given.initial_states
+    C, width = rows.shape[1], weight.shape[1]
     yield from refused(DtypeError, "" if x.dtype == torch.float64 else rules.dtypes_together(x.dtype, weight.dtype))
-    yield from refused(GeometryError, splits_unsupported(given.splits, C), sequences_unsupported(cu_seqlens, N, L))
+    yield from refused(GeometryError, splits_unsupported(given.splits, C))
     yield from refused(UnsupportedError, taps_unsupported(width))
     if width == 1 and (initial is not None or given.return_final_states or given.state_positions is not None):
         yield GeometryError(

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
-from ..errors import DtypeError, FrozenFilterError, LayoutError, UnsupportedError, raise_all
+from ..errors import DtypeError, FrozenFilterError, GeometryError, LayoutError, UnsupportedError, raise_all
 from . import sharding
-from .tensor_kinds import DTYPES, tensor_violations
+from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
 
 def packed_shape(shape: torch.Size, itemsize: int) -> tuple[int, ...]:
@@ -46,11 +46,13 @@ def pack_filter(weight: Tensor) -> Tensor:
     Returns: [K / kn, C, R, S, kn], R = 1 of [K, C, S], or [K / kn, C, T, R, S, kn]: a contiguous copy without a
         gradient; kn is at most 128.
 
-    Raises: DtypeError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
+    Raises: DtypeError, GeometryError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
     """
     errors = list(tensor_violations("weight", weight, kernels_only=True))
     if not errors and weight.dim() not in (3, 4, 5):
         errors.append(LayoutError(f"weight.shape={tuple(weight.shape)}: must have 3 to 5 axes, [K, C, taps]"))
+    if not errors and not are_positive(weight.shape):
+        errors.append(GeometryError(f"weight.shape={tuple(weight.shape)}: every extent must be at least 1; pass data"))
     if not errors and not worth_a_block(weight.shape, weight.element_size()):
         errors.append(UnsupportedError(f"weight.shape={tuple(weight.shape)}: K has no divisor that is worth a block"))
     raise_all("pack_filter cannot pack this", errors)

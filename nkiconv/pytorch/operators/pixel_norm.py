@@ -37,7 +37,10 @@ def norm_of(kind: Any, weight: Any, bias: Any, eps: Any, before: Any) -> PixelNo
 def violations(norm: PixelNorm, asked: Convolution, x: Tensor, w: Tensor, scales: Scales) -> Iterator[NkiconvError]:
     """Why a norm does not go with a call."""
     yield from refused(UnsupportedError, pixel_norms.kind(norm.kind), pixel_norms.eps(norm.eps))
-    yield from refused(UnsupportedError, rules.flag("return_before_norm", norm.before))
+    flag = rules.flag("return_before_norm", norm.before)
+    yield from refused(UnsupportedError, flag)
+    if flag:
+        return
     given = asked_of_planner(norm)
     belong = (pixel_norms.belongs(name, given[name], norm.kind) for name in pixel_norms.BELONG)
     yield from refused(UnsupportedError, *belong)
