@@ -50,6 +50,14 @@ def test_estimates_of_big_problems(quickly, name):
         assert estimated(request).config
 
 
+def test_settings_that_hold_rows_of_the_whole_in_sbuf_are_not_taken():
+    """Rows of 16 images of 2 channels, of whose parts they fit."""
+    size = {"N": 16, "C": 2, "H": 112, "W": 112, "K": 16, "R": 1, "S": 1, "lhs_dilation": (2, 2), "transposed": True}
+    request = Request(problem=ConvProblem(padding=((0, 1), (0, 1)), dtype="bf16", **size))
+    found, operation = chosen(request), operation_for(request)
+    assert not operation.kernel_reason(found.algorithm, operation.whole_shape(request, Rates()), found.config)
+
+
 def test_settings_that_the_kernel_refuses_for_the_whole_are_not_taken(monkeypatch):
     request = Request(problem=ConvProblem(N=1, C=3, K=16, H=9, W=9, R=3, S=3))
     refused = Estimate("weight_stationary", (("rows", 10**6),))
