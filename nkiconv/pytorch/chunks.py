@@ -103,8 +103,8 @@ def conv_transpose1d_chunk(
     (step,), (gap,) = per_axis("stride", stride, 1), per_axis("dilation", dilation, 1)
     _check(input, state, weight)
     window = (weight.shape[2] - 1) * gap + 1
-    if step < 1 or gap < 1:
-        raise GeometryError(f"stride={stride!r}, dilation={dilation!r}: must be at least 1; pass such ints")
+    wrong = rules.number("stride", step), rules.number("dilation", gap)
+    raise_all("conv_transpose1d_chunk cannot run this call", list(refused(GeometryError, *wrong)))
     held = (window - 1) // step
     if state is None:
         state = input.new_zeros(*input.shape[:-1], held)

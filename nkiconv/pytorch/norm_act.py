@@ -169,6 +169,7 @@ def _numbers(rank: int, x: Tensor, **given: Any) -> list[Tensor | None]:
     errors = [error for name, one in some.items() for error in tensor_violations(name, one)]
     for name, one in some.items() if not errors else ():
         errors += refused(DtypeError, rules.same(name, "dtype", one.dtype, "input", x.dtype))
+        errors += refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
         errors += refused(GeometryError, rules.of_channels(name, one.shape, x.shape[0], x.shape[1]))
     raise_all(f"norm_act_conv{rank}d cannot run this call", errors)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32

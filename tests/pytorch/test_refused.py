@@ -131,6 +131,7 @@ refused(pytorch.norm_act_conv2d, {"input": X, "weight": W, "bias": B, "padding":
      "norm='instance' has one value for each mean"),
     ({"offset": 1.0}, DtypeError, "offset: must be a torch.Tensor, not float"),
     ({"scale": torch.ones(2, 6).bfloat16()}, DtypeError, "scale.dtype=torch.bfloat16: must be input's, torch.float32"),
+    ({"shift": torch.ones(6, device="meta")}, UnsupportedError, "shift.device=meta: must be input's, cpu"),
     ({"shift": torch.ones(2, 6, 1)}, GeometryError, r"shift.shape=.2, 6, 1.: must be \[C\] = \(6,\) or \[N, C\] = "),
 ])  # fmt: skip
 U, V, *_ = FORMS["prologue"].tensors(2)
@@ -409,6 +410,10 @@ ROWS += [
     (lambda: nn.ConformerConv.from_modules(torch.nn.Conv1d(4, 4, 3, groups=4), torch.nn.BatchNorm1d(4)),
      UnsupportedError, "eval mode"),
 ]  # fmt: skip
+refused(pytorch.conv_transpose1d_chunk, {"input": torch.ones(2, 4, 9), "state": None, "weight": torch.ones(4, 6, 3)}, [
+    ({"dilation": 2**70}, GeometryError, "dilation=1180591620717411303424: must be at most"),
+    ({"stride": 0, "dilation": 0}, GeometryError, "2 reasons"),
+])  # fmt: skip
 X, W = torch.ones(1, 4, 9), torch.ones(4, 3)
 refused(pytorch.causal_conv1d_fn, {"x": X, "weight": W}, [
     ({"return_final_states": "same"}, UnsupportedError, "return_final_states='same': must be True or False"),
