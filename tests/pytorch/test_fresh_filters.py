@@ -58,7 +58,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("function", "call", "changes"), OTHERS, ids=str)
+@pytest.mark.parametrize(("function", "call", "changes"), OTHERS)
 def test_checks_are_made_again_for_another_call(function, call, changes):
     """On the host they are left out after one that is equal in all that they read."""
     for _ in range(2):
