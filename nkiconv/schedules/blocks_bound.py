@@ -24,7 +24,7 @@ from .blocks import (
     taps_beside,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS
+from .blocks_transposes import RAWS, RAWS_LEAST, RUN_BYTES, SLABS
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns
@@ -53,7 +53,8 @@ class BlocksBound:
         t = self.transposed(t) if self.pixels == TRANSPOSED else self.loaded(t)
         tiles, passes, accumulators, split = t["tiles"], t["passes"], t["accumulators"], t["split"] > 0
         count, rounds = passes * tiles, ceil(accumulators, self.banks)
-        array_ns, stored_ns = t["array_ns"], self.stored_ns(t)
+        array_ns = np.maximum(self.throttled_ns(t), t["pieces_ns"]) + t["last_ns"]
+        stored_ns = self.stored_ns(t)
         # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
         again_ns = target.hop_dma_ns + first_load_ns(target) + t["moved_ns"]
         t = self.buffered(t, np.ceil((again_ns + t["products_ns"]) / np.maximum(t["products_ns"], t["moved_ns"])))
@@ -112,19 +113,20 @@ class BlocksBound:
         return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}
 
     def products(self, t: Table) -> Table:
-        """The table with ns of the Tensor Engine for a tile's products: the last output channels may be packed; row
-        tiles run at once, and each matmul takes at least a few columns."""
+        """The table with ns of the Tensor Engine for a tile's products, and of their columns alone: the last output
+        channels may be packed; row tiles run at once, and each matmul takes at least a few columns."""
         column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
         apart, ks = apart_beside(self.geometry), ceil(self.K, P_MAX)
         at_once = t["chunks"] / ceil(t["chunks"], t["side"])
         least = np.where(at_once > 1, at_once * self.target.row_tile_columns, self.target.matmul_columns_min)
-        banks, found_ns = t["accumulators"] * t["gang"], 0.0
+        banks, found_ns, streamed_ns = t["accumulators"] * t["gang"], 0.0, 0.0
         for beside, share in (1, (ks - 1) / ks), (t["beside"], 1 / ks):
             whole, rest = np.divmod(t["columns"], beside * apart)
             matmuls = banks * share * t["rows"] * (whole * apart + np.minimum(rest, apart)) / at_once
             width = np.minimum(BANK_COLUMNS, taps_beside(self.geometry, beside) * t["channels"])
+            streamed_ns = streamed_ns + matmuls * width * column_ns
             found_ns = found_ns + matmuls * (np.maximum(width, least) * column_ns + fixed_ns)
-        return t | {"products_ns": found_ns, "array_ns": found_ns}
+        return t | {"products_ns": found_ns, "streamed_ns": streamed_ns, "array_ns": found_ns}
 
     def loaded(self, t: Table) -> Table:
         """The table with ns of DMA for a tile, and of the loads before its first product; bytes of loaded pieces: 0."""
@@ -153,6 +155,8 @@ class BlocksBound:
         return t | {
             "moved_ns": x_ns + y_ns,
             "first_ns": x_ns + y_ns if self.pixels == LINES else first_ns,
+            "last_ns": 0.0,
+            "pieces_ns": 0.0,
             "raw_bytes": 0,
         }
 
@@ -172,21 +176,36 @@ class BlocksBound:
         places = ceil(t["h"], spacing[0]) * ceil(t["w"], spacing[1]), t["rows"] * t["columns"]
         of_x = t["c"], self.source.planes.taps, t["h"], x_size, places[0]
         of_gy = t["k"], 1, t["rows"], y_size, places[1]
-        t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
+        vector_ns = max(self.target.scalar_ns, self.target.vector_16bit_ns if item == 2 else self.target.vector_ns)
+        t |= {"moved_ns": 0.0, "first_ns": 0.0, "pieces_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
         for channels, taps, extent, (high, wide), count in (of_x, of_gy):
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
+            array_ns = times * count * transpose_ns(self.target, self.geometry)
             # rows of windows in a piece, which are loaded together
             lines = ceil(RUN_BYTES, wide * item)
             pieces = np.where(t["is_apart"], 1, np.maximum(1, (2 * extent + lines) // (2 * lines)))
             together, row = ceil(extent, pieces), t["planes"] * wide * item
             run = np.where(pieces == 1, high, together) * wide
             moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
-            t["array_ns"] = t["array_ns"] + times * count * transpose_ns(self.target, self.geometry)
+            t["array_ns"], t["streamed_ns"] = t["array_ns"] + array_ns, t["streamed_ns"] + array_ns * parts / P_MAX
             t["moved_ns"], t["first_ns"] = t["moved_ns"] + times * moved_ns, t["first_ns"] + taps * moved_ns / pieces
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
+            # a piece's buffer is free when it is transposed
+            again_ns = pieces * first_load_ns(self.target) + moved_ns + array_ns / times
+            t["pieces_ns"] = t["pieces_ns"] + times * np.maximum(moved_ns, again_ns / RAWS)
+            # the last bank of gy on its way to a product
+            per_bank = np.maximum(1, BANK_BYTES // (parts * item))
+            t["last_ns"] = np.minimum(per_bank, count) * parts * vector_ns + self.read_ns
             t["slab_bytes"] = np.maximum(t["slab_bytes"], SLABS * row * t["down"])
         return t | {"raw_bytes": t["raw_bytes"] + t["slab_bytes"]}
+
+    def throttled_ns(self, t: Table) -> Any:
+        """ns of the Tensor Engine for a tile at the throttle's rate: full if columns are busy enough to return to it,
+        half if they are not busy enough to stay there, else between."""
+        least, enough = self.target.window_work, self.target.window_work / self.target.half_rate
+        busy = t["streamed_ns"] / np.maximum(t["array_ns"], t["moved_ns"])
+        return t["array_ns"] * (1 + np.clip((enough - busy) / (enough - least), 0, 1) * (1 / self.target.half_rate - 1))
 
     def buffered(self, t: Table, again: Any) -> Table:
         """The table with buffers: as many as keep the Tensor Engine from waiting, or as fit; 0 if too few fit. again:
@@ -210,12 +229,15 @@ class BlocksBound:
 
     def end_ns(self, t: Table) -> Any:
         """ns of the last accumulator's evacuation, for each column of gy that shares its matmuls, and of its store; and
-        of the exchange of both cores' halves. With transposes, which wait for Vector, each pass takes both."""
+        of the exchange of both cores' halves, which only the next round's products hide. With transposes, which wait
+        for Vector, each pass takes both."""
         target, geometry, again = self.target, self.geometry, t["passes"] if self.pixels == TRANSPOSED else 1
         read_ns = t["beside"] * (taps_beside(geometry, 1) * t["channels"] * target.vector_ns + self.read_ns)
-        count = np.minimum(t["accumulators"], self.banks)
+        count, rounds = np.minimum(t["accumulators"], self.banks), ceil(t["accumulators"], self.banks)
         width = np.minimum(BANK_COLUMNS, taps_beside(geometry, t["beside"]) * t["channels"])
         size = np.minimum(4 * geometry.K * self.C * num_taps(geometry), count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
         exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
+        hidden_ns = t["products_ns"] * t["tiles"] / rounds
+        exchanged_ns = exchanged_ns + (rounds - 1) * np.maximum(0, exchanged_ns - hidden_ns)
         return again * (read_ns + np.where(t["split"] > 0, exchanged_ns, 0)) + last_store_ns(target)

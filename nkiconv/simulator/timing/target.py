@@ -44,6 +44,7 @@ class Target:
     vector_fixed_ns: float
     vector_fixed_psum_ns: float
     vector_fixed_sum_ns: float  # scalar_tensor_tensor with a [P, 1] operand
+    vector_fixed_memset_ns: float
     vector_done_ns: float
     vector_operand_done_ns: float  # a [P, 1] operand's share
     # Scalar
@@ -58,6 +59,7 @@ class Target:
     gpsimd_ns: float
     gpsimd_fixed_ns: float
     gpsimd_select_ns: float  # an element of affine_select
+    gather_ns: float  # an element of nc_n_gather
     gpsimd_done_ns: float
     # DMA
     static_issue_ns: float  # the trigger of a static one
@@ -141,6 +143,7 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         vector_fixed_ns=rates("vector.issue_fixed_sbuf_ns"),
         vector_fixed_psum_ns=rates("vector.issue_fixed_psum_ns"),
         vector_fixed_sum_ns=rates("vector.issue_fixed_scalar_tensor_tensor_ns"),
+        vector_fixed_memset_ns=rates("vector.memset_issue_fixed_ns"),
         vector_done_ns=rates("vector.lat_fixed_psum_ns"),
         vector_operand_done_ns=rates("vector.lat_fixed_ptrscalar_extra_ns"),
         scalar_ns=rates("scalar.ns_per_elem"),
@@ -153,6 +156,7 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         gpsimd_ns=rates("gpsimd.elementwise_ns_per_elem"),
         gpsimd_fixed_ns=rates("gpsimd.issue_fixed_ns"),
         gpsimd_select_ns=rates("gpsimd.affine_select_ns_per_elem"),
+        gather_ns=rates("gpsimd.n_gather_ns_per_elem"),
         gpsimd_done_ns=rates("gpsimd.lat_fixed_ns"),
         static_issue_ns=rates("dma.static_issue_ns"),
         hwdge_issue_ns=rates("dma.hwdge_issue_ns"),
