@@ -80,7 +80,7 @@ def numbers(name: str, value: Any, least: int | None = 1) -> str:
     each = value if isinstance(value, tuple) else (value,)
     if least is not None and min(each, default=least) < least:
         return f"{name}={value}: must be at least {least}{' on every axis' * (len(each) > 1)}; pass such"
-    if max(map(abs, each), default=0) > EXTENT_MAX:
+    if each and max(map(abs, each)) > EXTENT_MAX:  # torch.compile takes no default of max here
         return f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); use less"
     return ""
 
