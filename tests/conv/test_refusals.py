@@ -12,6 +12,7 @@ import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import long_kernels
+from nkiconv.schedules.options import Prologue
 
 PROBLEM = ConvProblem(N=2, C=6, H=8, W=9, K=4, R=3, S=2, groups=2, dtype="fp32")
 X, W = integers(np.random.default_rng(0), PROBLEM)
@@ -67,6 +68,7 @@ DEPTHWISE, STACKED = IMAGES["same"], ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5
 FEW = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SIDES)
 FP8_LAYER = ConvProblem(N=2, C=256, H=9, W=17, K=140, R=3, S=3, padding=SIDES, dtype="fp8_e4m3")
 PAIRS = {"product": "fp8_pairs"}
+FEW_PLANES = ConvProblem(N=1, C=20, D=4, H=6, W=8, K=4, T=3, R=3, S=3, padding=((1, 1),) * 3)
 #: By algorithm: problem, settings, what else is asked for, message.
 UNSUPPORTED = {
     GEMM: [
@@ -167,6 +169,10 @@ UNSUPPORTED = {
         (FEW, {"lanes": 2}, {}, "config lanes=2, N=1, C=200: weight_stationary puts at most N images on row tiles"),
         (ConvProblem(N=1, C=17, H=1, W=1, K=1, R=1, S=1, stride=(2, 1), padding=((1, 0), (0, 0)), lhs_dilation=(2, 1)),
          {"lanes": 1}, {}, "for rows of y that see x"),
+        (FEW_PLANES, {"depth": 2}, {"prologue": Prologue(activation="silu")}, "config depth=2, x_scale"),
+        (FEW_PLANES, {"depth": 2}, {"statistics": True}, "config depth=2, return_stats='channel': planes of y share"),
+        (FEW_PLANES.replace(lhs_dilation=(129, 1, 1)), {"outputs": 1, "taps": 1}, {},
+         "lhs_dilation=129 of planes: weight_stationary takes at most 128"),
         (GROUPS["depthwise"], {}, STRICT, "strict_nonfinite=True: weight_stationary multiplies"),
         (GROUPS["depthwise"].replace(lhs_dilation=(1, 3)), {}, {}, r"lhs_dilation=\(1, 1, 3\): .* at most 4 phases"),
         (GROUPS["depthwise"].replace(C=130, K=96, groups=2), {}, {}, "C / groups=65, K / groups=48"),
