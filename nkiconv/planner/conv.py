@@ -92,10 +92,6 @@ class Conv(Operation):
         unsupported = unsupported or norm_unsupported(shape.options, algorithm)
         return bool(unsupported or prologue_unsupported(shape.options, algorithm, shape.geometry))
 
-    def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
-        assert shape.whole is not None
-        return self.kernel_reason(algorithm, shape.whole, config)
-
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.options, config)[1])
 

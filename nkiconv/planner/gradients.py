@@ -137,9 +137,5 @@ class DepthwiseConv1dWeight(_FilterGradient):
         rows = shape.options
         return str(unsupported_reason(algorithm, rows.geometry, rows.options, config))
 
-    def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
-        assert shape.whole is not None
-        return self.kernel_reason(algorithm, shape.whole, config)
-
     def letters(self, shape: Shape) -> dict[str, int]:
         return _ROWS.letters(shape)

@@ -61,10 +61,9 @@ class Operation(ABC):
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         """The Shape of the whole request; times: how many times a problem has it, if it is a part."""
 
-    def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
-        """Why the kernel refuses settings of a part for the whole, as its memory depends on all extents; "" if it does
-        not."""
-        return ""
+    def fits_whole(self, shape: Shape, algorithm: str, config: Config) -> bool:
+        """Whether the kernel takes settings of a part for the whole, too: its memory depends on all extents."""
+        return shape.whole is None or not self.kernel_reason(algorithm, shape.whole, config)
 
     @abstractmethod
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
@@ -139,7 +138,8 @@ class Operation(ABC):
         # the best of each algorithm before all others
         refined.sort(key=lambda each: (each[0] > 0, each[2].ns))
         least_ns = refined[0][2].ns
-        return list(dict.fromkeys((name, one.config) for _, name, one in refined if one.ns <= clock.NEAR * least_ns))
+        found = dict.fromkeys((name, one.config) for _, name, one in refined if one.ns <= clock.NEAR * least_ns)
+        return [one for one in found if self.fits_whole(shape, *one)] or [(self.refuser(shape), None)]
 
     def refuser(self, shape: Shape) -> str:
         """The algorithm whose refusal is reported if none runs a problem."""
@@ -154,8 +154,7 @@ class Operation(ABC):
         whose steps could run as device loops but do not, unless all are such."""
         names = [name for name in algorithms if not self.excludes(name, shape)]
         found = [(name, guess) for name in names for guess in self.known[name].guesses(shape)]
-        if shape.whole is not None:
-            found = [one for one in found if not self.whole_unsupported(one[0], shape, one[1].config)]
+        found = [one for one in found if self.fits_whole(shape, one[0], one[1].config)]
         found = [one for one in found if self.known[one[0]].is_short(shape, one[1])] or found
         least_ns = min((guess.ns for _, guess in found), default=0.0)
         return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]
