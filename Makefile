@@ -56,7 +56,7 @@ demo: $(RUN) ## run the guided tour; its files go to demo-out/ (half a minute)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv demo --out demo-out
 
 # One BLAS thread for each of the two test processes: more would fight over the same cores.
-test: $(ALL) ## run the tests, of tables as many rows as have every value (five minutes)
+test: $(ALL) ## run the tests, of tables as many rows as have every value (two minutes)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 test-all: $(ALL) ## run all tests, whole tables and sweeps too (hours)
