@@ -224,13 +224,15 @@ def load_update_filters(run, tile):
     plan, w, S, block = run.plan, run.tensors.w, run.geometry.S, tile.block
     first = tile.first // plan.filters * plan.filters
     groups = min(plan.filters, div_ceil(block.length, plan.channels) - first)
+    loaded = replace(tile, first=first, count=groups)
+    start = channels_of(plan, loaded)[0]
     w_sbuf = nl.ndarray((plan.pieces * groups, plan.channels, S), dtype=w.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
-        for g, count, at in group_runs(plan, replace(tile, first=first, count=groups)):
+        for g, count, at in group_runs(plan, loaded):
             row = h * groups + g
             pattern = [[plan.channels * w.steps[1], count], [w.steps[1], plan.channels], [w.steps[2], S]]
             dst = w_sbuf[row : row + count, 0 : plan.channels, 0:S]
-            w.load(dst, pattern, 0, row_start(block, h) + first * plan.channels + at, 0)
+            w.load(dst, pattern, 0, row_start(block, h) + start + at, 0)
     return w_sbuf
 
 
