@@ -8,7 +8,7 @@ from .depthwise_blocks import DepthwiseSettings
 from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, is_evenly_apart, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
-from .patches import PatchSettings, is_patches, patches_unsupported
+from .patches import PatchSettings, patches_unsupported, takes_patches
 from .pixel_tiles import PixelSettings, can_fold, is_padded, outputs_apart
 from .planes import taps_are_inside
 from .settings import Config, Settings
@@ -20,11 +20,11 @@ NAME = "activation_stationary"
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why the algorithm refuses a problem, from settings and sizes alone; "" if it does not."""
-    reason = settings_of(geometry).unsupported_reason(config) or channels_unsupported(geometry, options)
+    reason = settings_of(geometry, options).unsupported_reason(config) or channels_unsupported(geometry, options)
     if reason == "" and geometry.groups > 1:
         reason = depthwise_unsupported(geometry, options)
         return reason or no_prologue(options, f"{NAME} takes none of depthwise problems")
-    if reason == "" and is_patches(geometry):
+    if reason == "" and takes_patches(geometry, options):
         return patches_unsupported(geometry, options)
     if reason == "":
         reason = one_group_unsupported(geometry, NAME, False)
@@ -122,10 +122,10 @@ def together_unsupported(geometry: Geometry, options: Options, side: int, fold: 
     return ""
 
 
-def settings_of(geometry: Geometry) -> type[Settings]:
+def settings_of(geometry: Geometry, options: Options) -> type[Settings]:
     """The dataclass of a problem's settings."""
     if geometry.groups > 1:
         return DepthwiseSettings
-    if is_patches(geometry):
+    if takes_patches(geometry, options):
         return PatchSettings
     return RowSettings if writes_rows(geometry) else PixelSettings

@@ -11,7 +11,7 @@ from .channel_pieces import parts_of
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule
 from .frames import is_transposed
-from .geometry import Geometry, filter_rows
+from .geometry import Geometry, filter_rows, writes_rows
 from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
@@ -67,25 +67,27 @@ class Bound:
     # ---------------------------------------------------------------------------------------- patches
 
     def patches(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine, of DMA, of evacuation by Vector and Scalar."""
+        """ns of the Tensor Engine, of DMA and its triggers, of evacuation by Vector and Scalar; engines wait for the
+        first filters and x, the last store for them."""
         plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
-        S, y_item = geometry.columns.taps, self.options.epilogue.y_itemsize
-        array_ns, read_ns = 0.0, 0.0
-        run = S * plan.items[0].r[1]
-        run *= geometry.K if plan.items[0].r[1] == filter_rows(geometry) else 1
-        moved_ns = self.moved_ns(geometry.C * geometry.K * plan.items[0].r[1] * S * item, run * item)
+        S, y_item, rows_out = geometry.columns.taps, self.options.epilogue.y_itemsize, writes_rows(geometry)
+        Q, first = geometry.columns.size, plan.items[0]
+        run = S * first.r[1] * (geometry.K if first.r[1] == filter_rows(geometry) else 1)
+        filters_ns = self.moved_ns(geometry.C * geometry.K * first.r[1] * S * item, run * item)
         _, count = share(len(plan.items), PARTS, 0)
-        for one in plan.items[: max(1, count)]:
-            columns = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, one)]
-            matmuls = [(float(plan.side * len(plan.k_tiles)), float(width)) for width in columns]
-            rows, wide = one.n[1] * one.i[1], plan.side * S
-            array_ns += self.tensor_ns(matmuls, 0)
-            moved_ns += self.moved_ns(geometry.C * rows * geometry.columns.size * item, geometry.columns.size * item)
-            run, parts = wide * y_item, rows * plan.across
-            moved_ns += self.moved_ns(parts * geometry.K * one.r[1] * run, run, parts)
-            fixed_ns = len(columns) * target.vector_fixed_psum_ns
-            read_ns += plan.side * (sum(columns) * target.vector_ns + fixed_ns) / 2
-        return array_ns, moved_ns, read_ns
+        tiles = max(1, count)
+        widths = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, first)]
+        array_ns = self.tensor_ns([(float(plan.side * len(plan.k_tiles)), float(width)) for width in widths], 0)
+        rows, wide = first.n[1] * first.i[1], plan.side * S
+        x_run = geometry.C if is_transposed(geometry) else first.i[1] * Q
+        x_ns = self.moved_ns(geometry.C * rows * Q * item, x_run * item)
+        parts, run = rows * plan.settings.across, wide * y_item * (1 if rows_out else geometry.K)
+        y_ns = self.moved_ns(parts * geometry.K * first.r[1] * wide * y_item, run, parts)
+        read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / 2
+        first_ns, tile_ns = filters_ns + x_ns, max(array_ns, read_ns)
+        array_ns, read_ns = (first_ns + tiles * ns + y_ns for ns in (array_ns, read_ns))
+        triggers_ns = tiles * len(plan.k_tiles) * target.hwdge_issue_ns if is_transposed(geometry) else 0.0
+        return array_ns, filters_ns + tiles * (x_ns + y_ns) + tile_ns, triggers_ns + tile_ns + y_ns, read_ns
 
     # ---------------------------------------------------------------------------------------- y as NHWC
 

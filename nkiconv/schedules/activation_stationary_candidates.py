@@ -19,7 +19,7 @@ from .frames import is_transposed
 from .geometry import Geometry
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
-from .patches import PatchSchedule, PatchSettings, make_patches
+from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
 from .pixel_tiles import (
     SHARDS,
     STEP_MAX,
@@ -60,11 +60,13 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
     reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
-    settings = _settings(geometry, chosen(geometry, config, options))
+    settings = _settings(geometry, options, chosen(geometry, config, options))
     if isinstance(settings, PixelSettings):
         reason = together_unsupported(geometry, options, settings.side, settings.fold)
     elif isinstance(settings, DepthwiseSettings):
         reason = blocks_misfit(geometry, settings)
+    elif isinstance(settings, PatchSettings):
+        reason = parts_unsupported(geometry, settings.across)
     found = schedule_of(geometry, options, settings) if reason == "" else None
     if isinstance(found, BlockSchedule):
         # before items are listed: if no candidate runs, the smallest blocks may be millions
@@ -83,15 +85,15 @@ def chosen(geometry: Geometry, config: Config, options: Options) -> Config:
     return next(candidates(Target.of(Rates()), geometry, options, config), config)
 
 
-def _settings(geometry: Geometry, config: Config) -> Any:
+def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
     """All settings of a config; open ones take the least memory."""
-    kind = settings_of(geometry)
+    kind = settings_of(geometry, options)
     if kind is PixelSettings:
         return read_pixels(config, "images", 1, 1)
     if kind is RowSettings:
         return RowSettings.read(config, depth=1)
     if kind is PatchSettings:
-        return PatchSettings.read(config)
+        return PatchSettings.read(config, across=parts_of_rows(geometry)[-1])
     rows, columns = geometry.rows.stride * outputs_apart(geometry.rows), outputs_apart(geometry.columns)
     least = dict.fromkeys(("beside", "below", "images", "channels"), 1)
     return DepthwiseSettings.read(config, rows=rows, columns=columns, **least)
@@ -130,7 +132,7 @@ def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> 
 
 def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:
     """Complete settings that hold the given ones and run, the least bound first."""
-    kind, given = settings_of(geometry), dict(config or ())
+    kind, given = settings_of(geometry, options), dict(config or ())
 
     def least(tried: Iterator[Any]) -> list[Any]:
         plans = ((one, schedule_of(geometry, options, one)) for one in tried)
@@ -161,7 +163,8 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
             loop = given.get("loop", _loop(target, geometry, options, one))
             yield replace(one, loop=loop).pairs
     elif kind is PatchSettings:
-        yield PatchSettings.read(config).pairs
+        tried = values_of(given, "across", parts_of_rows(geometry))
+        yield from (one.pairs for one in least(PatchSettings.read(config, across=across) for across in tried))
     else:
         yield from (one.pairs for one in least(pixels_tried(geometry, options, given)))
 

@@ -1,24 +1,26 @@
-"""Transposed convolutions with the filter's size as stride, in NCHW: each element of x becomes its own patch of y.
+"""Transposed convolutions with the filter's size as stride: each element of x becomes its own patch of y.
 
     y[k, n * T + t, i * R + r, j * S + s] = sum over c of x[c, n, i, j] * w[c, k, t, r, s]
 
 This is a product with one tap to K * T * R * S channels. x is the stationary operand: rows (n, i) of x at column j are
 columns of the Tensor Engine; filters are the moving operand, as torch stores them. A row's patches are collected on its
-partition, so that R neighbouring rows of y are stored as one run for each output channel. Rows of taps count those of
-all planes. If x has few rows, parts of rows share the columns.
+partition, so that R neighbouring rows of y are stored as one run each, in NCHW for each output channel. Rows of taps
+count those of all planes. Parts of rows of x may share the columns: if x has few rows, or for more and smaller output
+tiles, whose stores overlap the products of the next ones.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from .geometry import Axis, Geometry, filter_rows, is_evenly_apart, num_taps, sees_itself, writes_rows
 from .options import Options, keeps_sums, no_prologue
-from .settings import WARM_UPS, Settings, warm_up
+from .settings import BY_SHAPE, WARM_UPS, Settings, count, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, fits_sbuf
 
-#: Buffers of x and of results.
-BUFFERS = 2
+#: Buffers of x and of results; cached answers to whether a problem is computed as patches.
+BUFFERS, PLANS_KEPT = 2, 128
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,9 @@ class PatchSettings(Settings):
     """Settings of patches."""
 
     algorithm = "activation_stationary of patches"
-    removed = (("across", "leave it out"),)
-    tried = ("warmup",)
+    tried = ("across", "warmup")
 
+    across: int = count("parts of a row of x on separate partitions, a divisor of its columns", 1, P_MAX, near=BY_SHAPE)
     warmup: int = warm_up(28, near=WARM_UPS)
 
 
@@ -43,12 +45,11 @@ class PatchTile:
 
 @dataclass(frozen=True)
 class PatchSchedule:
-    """Output tiles; across: parts of a row of x on separate partitions; side: columns of a part."""
+    """Output tiles; side: columns of x of a part of a row."""
 
     settings: PatchSettings
     items: tuple[PatchTile, ...]
     k_tiles: tuple[Part, ...]
-    across: int
     side: int
 
     def banks(self, geometry: Geometry, item: PatchTile) -> list[tuple[Part, Part]]:
@@ -60,11 +61,11 @@ class PatchSchedule:
 
 
 def is_patches(geometry: Geometry) -> bool:
-    """Whether y, in NCHW, is tiled by patches, one for each element of x."""
+    """Whether y is tiled by patches, one for each element of x; neighbours in HBM are pixels of a row, or channels."""
     own = geometry.flipped and geometry.groups == 1 and geometry.frames is None
     own = own and (_tiles(geometry.planes) or (sees_itself(geometry.planes) and is_evenly_apart(geometry)))
     tiled = _tiles(geometry.rows) and _tiles(geometry.columns) and num_taps(geometry) > 1
-    return own and tiled and geometry.y_strides[3] == 1 and (geometry.K == 1 or writes_rows(geometry))
+    return own and tiled and geometry.y_strides[3] == (1 if writes_rows(geometry) else geometry.K)
 
 
 def _tiles(axis: Axis) -> bool:
@@ -85,10 +86,25 @@ def patches_unsupported(geometry: Geometry, options: Options) -> str:
     return no_prologue(options, "patches take none; use weight_stationary")
 
 
+def parts_of_rows(geometry: Geometry) -> list[int]:
+    """Values of `across`: from the most that fill the partitions with all rows of x on."""
+    rows, Q = geometry.planes.size * geometry.rows.size, geometry.columns.size
+    divisors = [one for one in range(1, min(P_MAX, Q) + 1) if Q % one == 0]
+    filling = max(one for one in divisors if one <= P_MAX // min(P_MAX, rows))
+    return [one for one in divisors if one >= filling]
+
+
+def parts_unsupported(geometry: Geometry, across: int) -> str:
+    """Why rows of x have no such number of equal parts; "" if they have."""
+    Q = geometry.columns.size
+    return "" if Q % across == 0 else f"config across={across}: must divide W={Q}; use {parts_of_rows(geometry)[0]}"
+
+
 def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) -> PatchSchedule | None:
-    """The PatchSchedule of settings, with as many parts of rows as fill the partitions; None if SBUF has no room."""
-    N, P, Q = geometry.planes.size, geometry.rows.size, geometry.columns.size
-    across = max(one for one in range(1, P_MAX // min(P_MAX, N * P) + 1) if Q % one == 0)
+    """The PatchSchedule of settings; None if parts of rows are not equal, or SBUF has no room."""
+    N, P, Q, across = geometry.planes.size, geometry.rows.size, geometry.columns.size, settings.across
+    if parts_unsupported(geometry, across):
+        return None
     rows = min(P, P_MAX // across)
     planes = min(N, P_MAX // (across * P)) if rows == P else 1
     volumes = cut_into(N, 1 if is_evenly_apart(geometry) else geometry.planes.images)
@@ -96,8 +112,18 @@ def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) 
     # the cores share rows of taps unless both have equally many output tiles
     taps = [(0, filter_rows(geometry))] if len(tiles) % PARTS == 0 else cut_into(filter_rows(geometry), PARTS)
     items = tuple(PatchTile(*one, r) for r in taps if r[1] > 0 for one in tiles)
-    found = PatchSchedule(settings, items, tuple(cut(geometry.C, P_MAX)), across, Q // across)
+    found = PatchSchedule(settings, items, tuple(cut(geometry.C, P_MAX)), Q // across)
     return found if fits_sbuf(patch_bytes(geometry, found, options)) else None
+
+
+@functools.lru_cache(maxsize=PLANS_KEPT)
+def takes_patches(geometry: Geometry, options: Options) -> bool:
+    """Whether a problem is computed as patches. Where neighbours of y in HBM are channels of a pixel, output pixels may
+    be the columns instead, one phase after the other: they take every option and less SBUF."""
+    if not is_patches(geometry) or writes_rows(geometry):
+        return is_patches(geometry)
+    tried = (PatchSettings.read(None, across=across) for across in parts_of_rows(geometry))
+    return not patches_unsupported(geometry, options) and any(make_patches(geometry, options, one) for one in tried)
 
 
 def patch_bytes(geometry: Geometry, plan: PatchSchedule, options: Options) -> int:

@@ -21,6 +21,7 @@ from .frames import are_side_by_side, parts_of_x
 from .geometry import Geometry, num_taps, writes_rows
 from .implicit_gemm_channels import has_own_m_tiles, left_over
 from .options import Options
+from .patches import is_patches
 from .prices import round_trip_ns
 from .tiles import P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
 
@@ -214,7 +215,7 @@ def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
     if algorithm == "stacked":
         return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
     if algorithm == "activation_stationary":
-        return images or geometry.groups > 1 or writes_rows(geometry)
+        return images or geometry.groups > 1 or writes_rows(geometry) or is_patches(geometry)
     return algorithm == "weight_stationary"
 
 

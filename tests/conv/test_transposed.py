@@ -146,7 +146,8 @@ EXACT = {
     "K packing: planes of taps as channels": (VOLUMES["few channels"], K_PACKING, {"planes": "channels"}),
     "Toeplitz blocks: depthwise": (PLAIN_GROUPS["depthwise"], PIXELS, {}),
     **{f"rows: {why}": (one, PIXELS, {}) for why, one in VOLUMES.items()},
-    **{f"rows of patches: {why}": (one, PIXELS, {}) for why, one in PATCHES.items()},
+    **{f"patches: {why}": (one, PIXELS, {}) for why, one in PATCHES.items()},
+    **{f"patches: {n} parts of rows": (PATCHES["parts of rows"], PIXELS, {"across": n}) for n in (1, 3)},
     # channels side by side in memory, where pixels are the stationary operand
     "pixels: strided": (STRIDED, PIXELS, {}),
     "pixels: folded": (FOLDED, PIXELS, {}),
@@ -308,6 +309,7 @@ def test_refusals(changed, message):
      "of groups takes blocks of at most 4 phases"),
     (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="straight"), "filters=straight: a rotated filter is rev"),
     (PATCHES["image"], PIXELS, {"warmup": -1}, "warmup=-1: must be an int from 0"),
+    (PATCHES["image"], PIXELS, {"across": 3}, "across=3: must divide W=4; use 4"),
     (PATCHES["image"], PIXELS, {"residual": np.zeros((2, 3, 12, 16), np.float32)}, "residual, y_norm: patches take n"),
     (PATCHES["image"], PIXELS, {"x_activation": "silu"}, "x_activation.*: patches take none"),
 ])  # fmt: skip
@@ -326,6 +328,18 @@ def test_a_bias_of_each_output_channel(activation):
     y = nkiconv.conv_transpose2d(x, w, stride=4, **given)
     truth = call.truth(x, w, bias)
     np.testing.assert_array_equal(y, truth if activation is None else np.maximum(truth, 0))
+
+
+@pytest.mark.parametrize("name", ["image", "tall"])
+def test_a_residual_where_channels_of_patches_are_neighbours(name):
+    """Patches take none: pixels of y are the columns then."""
+    call = PATCHES[name]
+    x, w = call.inputs("bf16")
+    truth = np.moveaxis(call.truth(x, w), 1, -1)
+    residual = (np.arange(truth.size, dtype=np.float32) % 7).reshape(truth.shape)
+    given = {"residual": residual, "algorithm": PIXELS, "layout": "NHWC", "out_dtype": "float32"}
+    y = nkiconv.conv_transpose2d(np.moveaxis(x, 1, -1).copy(), w, stride=call.stride, **given)
+    np.testing.assert_array_equal(y, truth + residual)
 
 
 @pytest.mark.parametrize("taps", [(2, 2, 2), (3, 1, 2)])

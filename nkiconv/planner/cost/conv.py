@@ -13,6 +13,7 @@ from ...schedules.conv_algorithms import bound_ns, fills_partitions, plan_of, se
 from ...schedules.geometry import num_taps
 from ...schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
 from ...schedules.long_kernels import UNROLLED_NS
+from ...schedules.patches import parts_of_rows
 from ...schedules.pixel_tiles import outputs_apart
 from ...schedules.planes import (
     dmas_of_piece,
@@ -172,14 +173,15 @@ class ActivationStationary(ConvAlgorithm):
         geometry = plain_of(self.name, shape.geometry)
         if not now:
             return []  # none of the tried sizes fit
-        if "side" in now:
-            sides = activation_stationary_candidates.sides_of(geometry)
-            near = [one for one in sides if one < now["side"]][-1:] + [one for one in sides if one > now["side"]][:1]
-            values["side"] = near
+        for name, tried in (("side", activation_stationary_candidates.sides_of), ("across", parts_of_rows)):
+            if name in now:
+                every = tried(geometry)
+                near = [one for one in every if one < now[name]][-1:] + [one for one in every if one > now[name]][:1]
+                values[name] = near
         if "rows" in now:
             apart = geometry.rows.stride * outputs_apart(geometry.rows)
             values["rows"] = [now["rows"] - apart, now["rows"] + apart]
-        return list(settings_of(geometry).near(config, now, **values))
+        return list(settings_of(geometry, shape.options).near(config, now, **values))
 
 
 class OfBlocks(ConvAlgorithm):

@@ -1,8 +1,12 @@
-"""Patches of y: columns of x are stationary, filters move as they are stored, rows of y are stored as runs."""
+"""Patches of y: columns of x are stationary, filters move as they are stored, rows of y are stored as runs.
+
+Results are [(image, row, part of a row), k, row of taps, column, column of taps] on chip; in NHWC channels are last.
+"""
 
 from itertools import product
 
 from ...._nki import nl
+from ....schedules.geometry import writes_rows
 from ....schedules.tiles import div_ceil
 from ..._epilogue import evacuate
 from ..._prologue import load_x
@@ -23,11 +27,13 @@ class PatchCore(Core):
         for index, item in enumerate(items):
             x = self.load_tile(item) if after is None else after
             after = self.load_tile(items[index + 1]) if index + 1 < len(items) else None
-            shape = (item.n[1] * item.i[1] * plan.across, geometry.K, item.r[1], plan.side, geometry.columns.taps)
-            y_sbuf = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
+            parts, patch = item.n[1] * item.i[1] * plan.settings.across, (item.r[1], plan.side, geometry.columns.taps)
+            shape = (parts, geometry.K, *patch) if writes_rows(geometry) else (parts, *patch, geometry.K)
+            stored_sbuf = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
+            y_sbuf = stored_sbuf if writes_rows(geometry) else stored_sbuf.permute((0, 4, 1, 2, 3))
             for column, (k, r) in product(range(plan.side), plan.banks(geometry, item)):
                 yield self.bank_of(item, x, y_sbuf, column, k, r)
-            self.store_patches(item, y_sbuf)
+            self.store_patches(item, stored_sbuf)
 
     def load_tile(self, item):
         """Load x of an output tile, [c, image, row, column] of each K tile; after each K tile's x its filters of the
@@ -66,15 +72,16 @@ class PatchCore(Core):
         return products, len(x), leave
 
     def store_patches(self, item, y_sbuf):
-        """Store the rows of y of an output tile by output channel and plane of taps, as an access pattern has few
-        dimensions."""
+        """Store the rows of y of an output tile by plane of taps, and rows of NCHW by output channel, as an access
+        pattern has few dimensions."""
         geometry, plan, parts, (first, rows) = self.geometry, self.plan, y_sbuf.shape[0], item.r
         _, by_n, by_p, by_q, *_ = geometry.y_strides
         T, R, wide = geometry.planes.taps, geometry.rows.taps, plan.side * geometry.columns.taps
-        outer = [[T * by_n, item.n[1]], [R * by_p, item.i[1]], [wide * by_q, plan.across]]
-        for k, t in product(range(geometry.K), range(first // R, div_ceil(first + rows, R))):
+        outer = [[T * by_n, item.n[1]], [R * by_p, item.i[1]], [wide * by_q, plan.settings.across]]
+        channels, run = (geometry.K, wide) if writes_rows(geometry) else (1, wide * geometry.K)
+        y_sbuf = y_sbuf.reshape((parts, channels, rows, run))
+        for k, t in product(range(channels), range(first // R, div_ceil(first + rows, R))):
             r0, end = max(first, t * R), min(first + rows, (t + 1) * R)
             offset = offset_at(geometry.y_strides, (k, item.n[0] * T + t, item.i[0] * R + r0 - t * R, 0))
-            rows_sbuf = y_sbuf[0:parts, k, r0 - first : end - first].reshape((parts, end - r0, wide))
-            region = ((0, 0, 0), [*outer, [by_p, end - r0], [by_q, wide]], offset)
-            store_regions(self.operands.y, rows_sbuf, [region])
+            region = ((0, 0, 0), [*outer, [by_p, end - r0], [1, run]], offset)
+            store_regions(self.operands.y, y_sbuf[0:parts, k, r0 - first : end - first], [region])
