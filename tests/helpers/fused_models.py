@@ -344,6 +344,28 @@ class Clip(nn.Module):
         return x + h
 
 
+class Ltx(nn.Module):
+    """A residual block of videos with numbers of a time for each channel, as LTX's: channels come last in its norms."""
+
+    def __init__(self, norm=lambda: nn.RMSNorm(C, 1e-6, False)):
+        super().__init__()
+        self.norm1, self.norm2 = norm(), norm()
+        self.conv1, self.conv2 = (
+            made(lambda m, x: m.conv(torch.cat([x[:, :, :1].repeat(1, 1, 2, 1, 1), x], 2)), conv=conv)
+            for conv in (nn.Conv3d(C, C, 3, padding=(0, 1, 1)) for _ in range(2))
+        )
+        self.act, self.dropout = nn.SiLU(), nn.Dropout(0.1)
+
+    def forward(self, x, t=None):
+        scale, shift = (None, None) if t is None else t.chunk(2, 1)
+        h = x
+        for norm, conv in ((self.norm1, self.conv1), (self.norm2, self.conv2)):
+            h = norm(h.movedim(1, -1)).movedim(-1, 1)
+            h = h if t is None else h * (1 + scale) + shift
+            h = conv(self.dropout(self.act(h)))
+        return x + h
+
+
 class Mlp(nn.Module):
     """Two linear layers, and what may be between them."""
 

@@ -65,9 +65,10 @@ def priced(monkeypatch):
 @pytest.fixture
 def published(monkeypatch):
     """Lets video blocks of tests be known, as published ones are."""
-    from fused_models import Clip, Wan
+    from fused_models import Clip, Ltx, Wan
 
     from nkiconv.pytorch.models import pixel_chains, videos
 
     monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Wan.forward), videos._around_wan)
-    monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(Clip.forward), ("conv1", "norm2"))
+    for block, convolution in ((Clip, "conv1"), (Ltx, "conv1.conv")):
+        monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(block.forward), (convolution, "norm2"))

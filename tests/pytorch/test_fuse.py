@@ -20,7 +20,7 @@ from nkiconv.pytorch.models import doublings
 pytestmark = pytest.mark.usefixtures("published")
 IMAGES = {1: (2, C, 5), 2: (2, C, 5, 6), 3: (2, C, 5, 6, 4)}
 STEMS = {1: (2, 3, 7), 2: (2, 3, 6, 5), 3: (2, 3, 3, 4, 5)}
-X, ROWS = [IMAGES[2]], [(2, 11, C)]
+X, ROWS, VIDEO, TIME = [IMAGES[2]], [(2, 11, C)], [(1, C, 3, 4, 5)], (1, 2 * C, 1, 1, 1)
 NORMS = {"Group": lambda rank: nn.GroupNorm(2, C), "Instance": lambda rank: getattr(nn, f"InstanceNorm{rank}d")(C),
          "Batch": lambda rank: getattr(nn, f"BatchNorm{rank}d")(C)}  # fmt: skip
 ACTS = {"relu": nn.ReLU(inplace=True), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU("tanh"),
@@ -168,9 +168,10 @@ FUSED = {
         ["fc1: more -> 1x1 convolution -> gelu", "fc2: 1x1 convolution -> scale -> sum"], ONE,
     ),
     "RMSNorm": (lambda: fm.ConvNext(norm=nn.RMSNorm(C, 1e-5)), X, BOTH, ONE.replace("layer", "rms")),
-    # norms that no kernel computes: eps of a dtype, no affine, of rows
+    "LayerNorm without weights": (lambda: fm.ConvNext(norm=nn.LayerNorm(C, elementwise_affine=False)), X, BOTH, ONE),
+    # norms that no kernel computes: eps of a dtype, of rows
     **{str(norm): (lambda norm=norm: fm.ConvNext(norm=norm), X, APART, ONE.removeprefix("layer "))
-       for norm in (nn.RMSNorm(C), nn.LayerNorm(C, elementwise_affine=False), nn.LayerNorm((6, C)))},
+       for norm in (nn.RMSNorm(C), nn.LayerNorm((6, C)))},
     # rows, and pixels of videos
     "LFM2": (lambda: ShortConv(C, 3), ROWS, [": gated_short_conv"], "BCx gated_conv1d"),
     "Qwen3-Next": (
@@ -179,11 +180,19 @@ FUSED = {
         lambda: ConformerModule(C, 5), ROWS,
         ["batch_norm: is folded into", ": glu_conv1d with BatchNorm and silu"], "conv1d; xG gated_conv1d silu; conv1d",
     ),
-    "Wan": (fm.Clip, [(1, C, 3, 4, 5)], [UNKNOWN, "norm2: conv1"], "conv3d rms silu; conv3d"),
+    "Wan": (fm.Clip, VIDEO, [UNKNOWN, "norm2: conv1"], "conv3d rms silu; conv3d"),
     "layer norms of pixels": (
-        lambda: fm.Clip(kind="layer", bias=True), [(1, C, 3, 4, 5)], [UNKNOWN, "norm2: conv1"],
+        lambda: fm.Clip(kind="layer", bias=True), VIDEO, [UNKNOWN, "norm2: conv1"],
         "conv3d layer silu; conv3d",
     ),
+    **{f"LTX, {name}": (lambda norm=norm: fm.Ltx(*norm), shapes, [UNKNOWN, "norm2: conv1.conv", "conv2.conv: sum"], ran)
+       for name, norm, shapes, ran in (
+           ("without a time", [], VIDEO, "conv3d rms silu; conv3d sum"),
+           ("a time", [], [*VIDEO, TIME], "conv3d rms silu; conv3d sum"),
+           ("weights and a time", [lambda: nn.RMSNorm(C, 1e-6)], [*VIDEO, TIME], "conv3d rms silu; conv3d sum"),
+           ("LayerNorm", [lambda: nn.LayerNorm(C)], [*VIDEO, TIME], "conv3d layer silu; conv3d sum"),
+           # numbers of several videos are no weight
+           ("two videos", [], [(2, *VIDEO[0][1:]), (2, *TIME[1:])], "conv3d rms; conv3d sum"))},
 }  # fmt: skip
 #: What numbers for each channel do, the norm that they are around, ranks.
 TIMED = (
@@ -310,7 +319,7 @@ def changed_between(m, x):
     return F.relu(y)
 
 
-T, VIDEO, ROWS_APART = [*X, (2, 4)], [(1, C, 3, 4, 5)], "conv1d; depthwise_conv1d; norm silu conv1d"
+T, ROWS_APART = [*X, (2, 4)], "conv1d; depthwise_conv1d; norm silu conv1d"
 STAYS = "1: is a NormAct with a forward of its own"
 
 
@@ -381,6 +390,10 @@ LEFT = {
     "videos with a forward": (
         of(lambda: fm.Clip().eval(), lambda m: setattr(m.norm2, "forward", m.norm2.forward)), VIDEO,
         "norm2: a module of it has a forward of its own", TWO.replace("2d", "3d"),
+    ),
+    "an eps of the dtype": (
+        lambda: fm.Ltx(lambda: nn.RMSNorm(C)).eval(), VIDEO, "norm2: is a RMSNorm, which is found to compute none of",
+        "conv3d; conv3d sum",
     ),
     "videos without weight": (
         of(lambda: fm.Clip().eval(), lambda m: setattr(m, "norm2", fm.PixelNorm(1))), VIDEO,

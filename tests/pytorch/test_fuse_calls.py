@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
+from nkiconv.pytorch.models import pixel_chains
 from nkiconv.pytorch.models.pending import Normed
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -156,6 +157,36 @@ def test_pixel_norms_by_themselves():
         assert_within_share(pending + 0, F.relu(model.norm2(model.conv1(x))), 9 * 3 * C * 2.0**-24)
         with torch.autocast("cpu"):
             assert isinstance(found.conv1(x), torch.Tensor)
+
+
+def test_pixel_norms_with_channels_last(monkeypatch):
+    """One call or several, and whatever reads what is pending between a convolution and its norm, or after it."""
+    found, model = pair(fm.Ltx)
+    x, time = image(1, C, 3, 4, 5), image(1, 2 * C, 1, 1, 1)
+    with torch.no_grad():
+        for one, other in zip(*([m.conv1(x), m.norm2(m.conv1(x).movedim(1, -1))] for m in (found, model)), strict=True):
+            assert torch.equal(one.movedim(0, 1), other.movedim(0, 1)) or close(one + 0, other, 27 * C)
+            assert one.movedim(1, -1).shape == other.movedim(1, -1).shape
+        with pytest.raises(RuntimeError, match="normalized_shape"):
+            found.norm2(found.conv1(x))  # channels are in front
+        assert close(found.conv1(x).movedim(1, -1) * 2, model.conv1(x).movedim(1, -1) * 2, 27 * C)
+    monkeypatch.setattr(pixel_chains, "norm_pays", lambda *_: False)
+    assert_same(found, model, x, time)
+    assert calls(found, x, time) == "conv3d; conv3d sum"
+
+
+def test_numbers_after_a_norm_that_are_none_of_channels():
+    """A number, those of pixels, and those that come after a sum are torch's."""
+    found, model = pair(fm.Clip)
+    x, row, times = image(1, C, 3, 4, 5), image(1, C, 1, 1, 1), image(1, C, 3, 4, 5, seed=2)
+    for change in (
+        lambda h: h * torch.tensor(2.0), lambda h: h * times, lambda h: (h + row) * row, lambda h: F.silu(h) * row,
+        lambda h: (h * row + row) + row, lambda h: h * row.double(), lambda h: row + h * row,
+    ):  # fmt: skip
+        with torch.no_grad():
+            one, other = (change(m.norm2(m.conv1(x))) + 0 for m in (found, model))
+        assert one.dtype == other.dtype
+        assert close(one, other, 27 * C)
 
 
 @pytest.mark.parametrize("norm", [{"kind": "rms"}, {"kind": "layer", "bias": True}], ids=str)

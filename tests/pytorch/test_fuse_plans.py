@@ -128,6 +128,11 @@ def test_one_kernel_runs_where_it_pays(name, apart, pays, priced, monkeypatch):
         assert [one["fused"] for one in found.report.as_dict()["chains"]] == [False, pays]
 
 
+def test_numbers_of_a_time_are_a_norms_weights():
+    asked = [row.convolved.asked for row in planned(fm.Ltx(), VIDEO, (1, 2 * C, 1, 1, 1)).rows]
+    assert [(one.y_norm, one.y_norm_weight, one.y_norm_bias) for one in asked if one.y_norm] == [("rms", True, True)]
+
+
 #: Modelled us of `pointwise_mlp` with the norm and without it, and of one of two convolutions; a pass takes 2. Then
 #: what runs, and what the report says of the norm and the second layer.
 WAYS = {

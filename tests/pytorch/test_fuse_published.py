@@ -18,6 +18,7 @@ _WIDER, _UPSAMPLE = {"in_channels": C, "out_channels": 2 * C, "groups": 2}, {"di
 _VIDEO, _FRAME, _TIMED = [(1, C, 3, 6, 5)], [(1, C, 1, 4, 5)], [(2, C, 6, 5), (2, 4)]
 _SHIFTED = {"temb_channels": 4, "time_embedding_norm": "scale_shift"}
 _OF_VIDEOS, _BLOCK = {"in_dim": C, "out_dim": 2 * C}, {"in_channels": C, "out_channels": 2 * C}
+_CONDITIONED, _LATE = {"in_channels": C, "timestep_conditioning": True}, [*_VIDEO, (1, 4 * C, 1, 1, 1)]
 #: The file, the class and its arguments; shapes of inputs; norms that are fused of how many, and upsamplings.
 BLOCKS = {
     "ResNet": ("resnet", "ResnetBlock2D", {**_WIDER, "temb_channels": None}, [(2, C, 6, 5), None], 2, 2, 0),
@@ -32,6 +33,13 @@ BLOCKS = {
     "Qwen's norms": ("autoencoders.autoencoder_kl_qwenimage", "QwenImageResidualBlock", _OF_VIDEOS, _VIDEO, 1, 2, 0),
     "HunyuanVideo 1.5": (
         "autoencoders.autoencoder_kl_hunyuanvideo15", "HunyuanVideo15ResnetBlock", _BLOCK, _VIDEO, 1, 2, 0),
+    "LTX": ("autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d", _BLOCK, _VIDEO, 1, 2, 0),
+    "LTX with a time": (
+        "autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d", _CONDITIONED, _LATE, 1, 2, 0),
+    "LTX with weights": (
+        "autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d",
+        {**_CONDITIONED, "elementwise_affine": True}, _LATE, 1, 2, 0),
+    "LTX 2": ("autoencoders.autoencoder_kl_ltx2", "LTX2VideoResnetBlock3d", _CONDITIONED, _LATE, 1, 2, 0),
 }  # fmt: skip
 
 

@@ -18,25 +18,34 @@ _LEAST_LENGTH = 1e-12
 _SCALES = (1e-3, 1.0, 1e3)
 
 
-def affine(norm: Any, channels: int) -> tuple[Tensor, Tensor | None] | None:
-    """Weight and bias of a norm, [K]; None where it has none of so many channels."""
+def affine(norm: Any, channels: int) -> tuple[Tensor | None, Tensor | None] | None:
+    """Weight and bias of a norm, [K] or None; None where they are not of so many channels."""
     weight, bias = getattr(norm, "gamma", getattr(norm, "weight", None)), getattr(norm, "bias", None)
+    if weight is None and not isinstance(bias, Tensor):
+        return None, None
     if not isinstance(weight, Tensor) or weight.numel() != channels or weight.shape[0] != channels:
         return None
     return weight.flatten(), bias.flatten() if isinstance(bias, Tensor) and bias.numel() == channels else None
 
 
-def norm_of_kind(norm: Any, kind: str, channels: int) -> PixelNorm:
-    """A norm with its parameters as they are now."""
+def norm_of_kind(
+    norm: Any, kind: str, channels: int, scale: Tensor | None = None, shift: Tensor | None = None
+) -> PixelNorm:
+    """A norm with its parameters as they are now, times scale plus shift, [K] or None."""
     own, eps = affine(norm, channels), getattr(norm, "eps", None)
-    assert own is not None  # it was found to have them
-    return PixelNorm(kind, *own, eps if isinstance(eps, float) else _LEAST_LENGTH**2 / channels, False)
+    assert own is not None  # they were found to go with the convolution
+    weight, bias = (one if scale is None or one is None else one * scale for one in own)
+    weight = scale if weight is None else weight
+    bias = bias if shift is None else shift if bias is None else bias + shift
+    return PixelNorm(kind, weight, bias, eps if isinstance(eps, float) else _LEAST_LENGTH**2 / channels, False)
 
 
 @torch.no_grad()
 def kind_of(norm: Any, channels: int, rank: int, is_meta: bool, last: bool = False) -> str | None:
     """Which of `pixel_norms.NORMS` a norm computes, in float64, of pixels of several lengths and of zeros, of images of
     so many axes, whose channels are the last of all where `last` says so."""
+    if getattr(norm, "eps", 0.0) is None:  # of x's dtype
+        return None
     alone = (copy.deepcopy(norm).to_empty(device="cpu") if is_meta else copy.deepcopy(norm).cpu()).double()
     generator = torch.Generator().manual_seed(0)
     for one in alone.parameters():

@@ -173,7 +173,56 @@ class Shifted(Pending):
         return None
 
 
-class Normed(Pending):
+def _flat(row: Tensor) -> Tensor:
+    """[N, C] or [C] of a number for each channel with as many axes as images."""
+    flat = row.flatten(1)
+    return flat[0] if flat.shape[0] == 1 else flat
+
+
+class Modulated(Pending):
+    """A norm's result, perhaps times a number for each channel, plus one."""
+
+    rows: dict[Any, tuple[Tensor, int | None]]  # torch.mul's and torch.add's, and their versions
+
+    def row(self, function: Any) -> Tensor | None:
+        """The factor of torch.mul after the norm, or the term of torch.add. Raises UnsupportedError: it has changed."""
+        if function not in self.rows:
+            return None
+        is_changed_since(*self.rows[function])
+        return self.rows[function][0]
+
+    def modulation(self) -> dict[str, Tensor]:
+        """The same as [N, C] or [C], by their names in `norm_act_conv2d`."""
+        each = {"scale": self.row(torch.mul), "shift": self.row(torch.add)}
+        return {name: _flat(one) for name, one in each.items() if one is not None}
+
+    def modulated(self, z: Tensor) -> Tensor:
+        """The norm's result z, scaled and shifted by channel."""
+        factor, added = self.row(torch.mul), self.row(torch.add)
+        z = z if factor is None else z * factor
+        return z if added is None else z + added
+
+    def with_row(self, function: Any, args: tuple[Any, ...], named: dict[str, Any], shape: Sequence[int]) -> Any:
+        """This with the factor or the term of a product or a sum with numbers for each channel, of one or each image of
+        a shape, if at most a product precedes it; None for other calls."""
+        function = torch.mul if function in PRODUCTS else torch.add
+        other = tensor_of(args[0]) if len(args) == 1 and not named else None
+        if not isinstance(other, Tensor) or (other.dtype, other.device) != self.kind():
+            return None
+        images, channels, *pixels = shape
+        is_row = other.shape[:1] in ((1,), (images,)) and tuple(other.shape[1:]) == (channels, *[1] * len(pixels))
+        if not is_row or torch.add in self.rows or function in self.rows:
+            return None
+        found = copy.copy(self)
+        found.rows = {**self.rows, function: (other, version_of(other))}
+        return found
+
+    def kind(self) -> tuple[torch.dtype, torch.device]:
+        """dtype and device of the norm's result."""
+        raise NotImplementedError
+
+
+class Normed(Modulated):
     """A norm of x, perhaps times a number for each channel, plus one, activated; norm: a module whose `plain_forward`
     computes it; x: perhaps `Shifted`; own: the activation that the norm's forward ends with."""
 
@@ -181,7 +230,7 @@ class Normed(Pending):
         self.norm = norm
         self.x: Tensor = x.y if isinstance(x, Shifted) else x
         self.shifted = x if isinstance(x, Shifted) else None
-        self.rows: dict[Any, tuple[Tensor, int | None]] = {}  # torch.mul's and torch.add's, and their versions
+        self.rows = {}
         self.own = self.activation = own
         self.paddings: tuple[Padding, ...] = ()
         self.version = version_of(self.x)
@@ -203,24 +252,6 @@ class Normed(Pending):
         if self.shifted is None:
             return None
         return _flat(self.shifted.offset)
-
-    def row(self, function: Any) -> Tensor | None:
-        """The factor of torch.mul after the norm, or the term of torch.add. Raises UnsupportedError: it has changed."""
-        if function not in self.rows:
-            return None
-        is_changed_since(*self.rows[function])
-        return self.rows[function][0]
-
-    def modulation(self) -> dict[str, Tensor]:
-        """The same as [N, C] or [C], by their names in `norm_act_conv2d`."""
-        each = {"scale": self.row(torch.mul), "shift": self.row(torch.add)}
-        return {name: _flat(one) for name, one in each.items() if one is not None}
-
-    def modulated(self, z: Tensor) -> Tensor:
-        """The norm's result z, scaled and shifted by channel."""
-        factor, added = self.row(torch.mul), self.row(torch.add)
-        z = z if factor is None else z * factor
-        return z if added is None else z + added
 
     def padded(self, x: Tensor) -> Tensor:
         """A tensor of x's size with all paddings."""
@@ -246,7 +277,8 @@ class Normed(Pending):
         if drops_nothing(function, args, named):
             return self
         if function in (*PRODUCTS, *SUMS):
-            return self._with_row(torch.mul if function in PRODUCTS else torch.add, args, named)
+            early = self.activation is None and not self.paddings
+            return self.with_row(function, args, named, self.x.shape) if early else None
         padding = padding_of(function, args, named, self.x.dim())
         if padding is not None:
             padded = copy.copy(self)
@@ -259,24 +291,9 @@ class Normed(Pending):
         found.activation = activation
         return found
 
-    def _with_row(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Normed | None:
-        """This with a factor or a term per channel, of one or each image, if at most a product precedes it."""
-        other = tensor_of(args[0]) if len(args) == 1 and not named else None
-        if not isinstance(other, Tensor) or (other.dtype, other.device) != (self.x.dtype, self.x.device):
-            return None
-        images, channels, *pixels = self.x.shape
-        is_row = other.shape[0] in (1, images) and tuple(other.shape[1:]) == (channels, *[1] * len(pixels))
-        if not is_row or torch.add in self.rows or function in self.rows or self.activation or self.paddings:
-            return None
-        found = copy.copy(self)
-        found.rows = {**self.rows, function: (other, version_of(other))}
-        return found
-
-
-def _flat(row: Tensor) -> Tensor:
-    """[N, C] or [C] of a number for each channel with as many axes as images."""
-    flat = row.flatten(1)
-    return flat[0] if flat.shape[0] == 1 else flat
+    def kind(self) -> tuple[torch.dtype, torch.device]:
+        """x's."""
+        return self.x.dtype, self.x.device
 
 
 def version_of(x: Tensor) -> int | None:

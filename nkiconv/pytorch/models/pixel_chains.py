@@ -9,7 +9,7 @@ follows which convolution; a run in float64 shows that a norm is one of `nkiconv
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from .. import functional
 from ..computers import modes
-from ..computers.host import activate
 from ..errors import NkiconvError
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
@@ -38,9 +37,20 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "a6fd53648dd52836e5066172e1b1d932f14c4381727e7e72040d6d050f6ce7af": ("conv1", "norm2"),
     # HunyuanVideo15ResnetBlock, HunyuanImageRefinerResnetBlock
     "28493fd2570877316e62154ccd044b7749f94d0d6b1691871b2b1bf63f1a3100": ("conv1.conv", "norm2"),
+    # LTXVideoResnetBlock3d; LTX2VideoResnetBlock3d
+    "cacc5f2352ad3d96be2aca0e3882838ca58970ce32a8984b1086893d21732488": ("conv1.conv", "norm2"),
+    "34d8742f41039e3f8c80e5e59dd6f9e98b9afe39ae0d9154e73ca69b1693fcdc": ("conv1.conv", "norm2"),
 }
-#: Name of the attribute with a norm's kind.
-KIND = "nkiconv_y_norm"
+#: Name of the attribute of a norm that is its `Seen`.
+SEEN = "nkiconv_y_norm"
+
+
+class Seen(NamedTuple):
+    """A norm by its kind, its number of channels, and whether they are the last axis."""
+
+    kind: str
+    channels: int
+    last: bool
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str]) -> tuple[Chain, ...]:
@@ -89,14 +99,18 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
     if affine(norm, convolution.out_channels) is None:
         yield f"has no weight of the convolution's {convolution.out_channels} channels"
         return
-    if _kind(norm, convolution) is None:
+    if _seen(norm, convolution) is None:
         yield f"is a {type(norm).__name__}, which is found to compute none of {', '.join(NORMS)}"
     yield _refusal(convolution)
 
 
-def _kind(norm: Any, convolution: Any) -> str | None:
-    rank, is_meta = len(convolution.kernel_size), convolution.weight.is_meta
-    return kind_of(norm, convolution.out_channels, rank, is_meta)
+def _seen(norm: Any, convolution: Any) -> Seen | None:
+    rank, channels, is_meta = len(convolution.kernel_size), convolution.out_channels, convolution.weight.is_meta
+    for last in (False, True):
+        kind = kind_of(norm, channels, rank, is_meta, last)
+        if kind is not None:
+            return Seen(kind, channels, last)
+    return None
 
 
 def _refusal(convolution: Any) -> str:
@@ -117,7 +131,7 @@ def take(model: torch.nn.Module, chains: Sequence[Chain]) -> None:
     for chain in chains:
         assert chain.convolution is not None
         norm, convolution = model.get_submodule(chain.norm), model.get_submodule(chain.convolution)
-        vars(norm)[KIND] = _kind(norm, convolution)
+        vars(norm)[SEEN] = _seen(norm, convolution)
         change_class(norm, takes_sums)
         change_class(convolution, hands_on_sums)
 
@@ -126,10 +140,11 @@ def take(model: torch.nn.Module, chains: Sequence[Chain]) -> None:
 def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A norm's class that notes itself on the `Summed` of its convolution."""
 
-    def forward(self: Any, input: Any) -> Any:
-        takes = isinstance(input, Summed) and input.tensor is None and input.norm is None
-        takes = takes and affine(self, input.channels) is not None and not is_hooked(self)
-        return input.normed(self) if takes else kind.forward(self, tensor_of(input))
+    def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
+        takes = isinstance(input, Summed) and input.tensor is None and input.norm is None and not (args or named)
+        takes = takes and (input.channels, input.last) == vars(self)[SEEN][1:] and not is_hooked(self)
+        takes = takes and affine(self, input.channels) is not None
+        return input.normed(self) if takes else kind.forward(self, tensor_of(input), *args, **named)
 
     return (kind,), {"forward": forward, "plain_forward": kind.forward}
 
@@ -146,15 +161,12 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         if not pends or is_hooked(self):
             return kind.forward(self, *args, **named)
 
-        def call(norm: Any, activation: str | None) -> Tensor:
-            if norm is None:
-                y: Tensor = kind.forward(self, *args, **named)
-                return y
-            together = _called(self, args, named, norm, activation)
-            if together is None:
-                together = norm.plain_forward(kind.forward(self, *args, **named))
-                together = together if activation is None else activate(together, activation)
-            return together
+        def call(summed: Summed) -> Tensor:
+            together = None if summed.norm is None else _called(self, args, named, summed)
+            if together is not None:
+                return together
+            y: Tensor = kind.forward(self, *args, **named)
+            return y if summed.norm is None else summed.finished(y, vars(summed.norm)[SEEN].last)
 
         given = [one for one in (*args, *named.values()) if isinstance(one, Tensor)]
         return handed_on(Summed, call, self.out_channels, given)
@@ -162,12 +174,11 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     return (kind,), {"forward": forward}
 
 
-def _called(
-    convolution: Any, args: tuple[Any, ...], named: dict[str, Any], module: Any, activation: str | None
-) -> Tensor | None:
-    """The result of one call of a convolution with a norm, for torch's forward or one that `videos` knows; None if it
-    is neither, or if one call is slower."""
-    rank, norm = len(convolution.kernel_size), norm_of_kind(module, vars(module)[KIND], convolution.out_channels)
+def _called(convolution: Any, args: tuple[Any, ...], named: dict[str, Any], summed: Summed) -> Tensor | None:
+    """The result of one call of a convolution with its norm and the steps after it, for torch's forward or one that
+    `videos` knows; None if it is neither, or if one call is slower."""
+    rank, module, activation = len(convolution.kernel_size), summed.norm, summed.activation
+    norm = norm_of_kind(module, vars(module)[SEEN].kind, convolution.out_channels, **summed.modulation())
     own: Any = functional.conv2d if rank == 2 else functional.conv3d
     norm_arguments = {"y_norm": norm.kind, "y_norm_weight": norm.weight, "y_norm_bias": norm.bias}
 

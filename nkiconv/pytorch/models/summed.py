@@ -1,4 +1,5 @@
-"""A convolution's result before it is computed: its call may take a norm over channels and an activation."""
+"""A convolution's result before it is computed: its call may take a norm over channels, numbers for each channel after
+it, and an activation."""
 
 from __future__ import annotations
 
@@ -6,23 +7,36 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from .pending import Pending, activation_of, drops_nothing, is_changed_since, is_in_place, version_of
+from ..computers.host import activate
+from .pending import (
+    PRODUCTS,
+    SUMS,
+    Modulated,
+    activation_of,
+    drops_nothing,
+    is_changed_since,
+    is_in_place,
+    version_of,
+)
 
 
-class Summed(Pending):
-    """A convolution's result, whose norm over the channels of a pixel and activation may come into the same call.
+class Summed(Modulated):
+    """A convolution's result, whose norm over the channels of a pixel, a factor and a term for each channel, and an
+    activation may come into the same call.
 
-    call: of that norm's module or None, and an activation or None; channels: of the result; given: tensors that the
-    convolution reads.
+    call: of this; channels: of the result; given: tensors that the convolution reads, the first one its input.
     """
 
-    def __init__(self, call: Callable[[Any, str | None], Tensor], channels: int, given: list[Tensor]) -> None:
+    def __init__(self, call: Callable[[Summed], Tensor], channels: int, given: list[Tensor]) -> None:
         self.call, self.channels, self.given = call, channels, given
         self.versions = list(map(version_of, given))
+        self.rows = {}
         self.norm: Any = None
         self.activation: str | None = None
+        self.last = False  # whether channels are the last axis
 
     def normed(self, norm: Any) -> Summed:
         """The same with a norm."""
@@ -34,15 +48,41 @@ class Summed(Pending):
         """Compute it by one call. Raises UnsupportedError: an input of the convolution has changed since its call."""
         for one, version in zip(self.given, self.versions, strict=True):
             is_changed_since(one, version)
-        return self.call(self.norm, self.activation)
+        y = self.call(self)
+        return y.movedim(1, -1) if self.last else y
+
+    def finished(self, y: Tensor, last: bool) -> Tensor:
+        """From the convolution's result, what its norm, for channels as the `last` axis or not, and the later steps
+        make of it by themselves."""
+        z: Tensor = self.norm.plain_forward(y.movedim(1, -1)).movedim(-1, 1) if last else self.norm.plain_forward(y)
+        z = self.modulated(z)
+        return z if self.activation is None else activate(z, self.activation)
+
+    def movedim(self, source: Any, destination: Any) -> Any:
+        """This with channels as the last axis, or again as the second; of the tensor for other axes."""
+        back = (source, destination) == ((-1, 1) if self.last else (1, -1))
+        if self.tensor is not None or not back:
+            return self.value().movedim(source, destination)
+        found = copy.copy(self)
+        found.last = not self.last
+        return found
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """An activation after the norm, or a dropout that drops nothing."""
+        """After the norm a product with numbers for each channel, a sum with such, an activation; or a dropout that
+        drops nothing."""
         if drops_nothing(function, args, named):
             return self
+        if self.norm is None or self.last or self.activation is not None:
+            return None
+        if function in (*PRODUCTS, *SUMS):
+            return self.with_row(function, args, named, [1, self.channels, *self.given[0].shape[2:]])
         activation = activation_of(function, named)
-        if activation is None or self.norm is None or self.activation is not None:
+        if activation is None:
             return None
         found = self if is_in_place(function, args, named) else self.normed(self.norm)
         found.activation = activation
         return found
+
+    def kind(self) -> tuple[torch.dtype, torch.device]:
+        """Those of the convolution's input."""
+        return self.given[0].dtype, self.given[0].device
