@@ -22,7 +22,6 @@ from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
 from .pixel_tiles import (
     SHARDS,
-    STEP_MAX,
     PixelSchedule,
     PixelSettings,
     make_pixels,
@@ -32,7 +31,7 @@ from .pixel_tiles import (
 )
 from .prices import last_store_ns
 from .settings import Config, declarations, once_a_config, values_of
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, fits_sbuf
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
 from .volume_rows import (
     COPIES,
     TILE_BANKS,
@@ -90,44 +89,23 @@ def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
     kind = settings_of(geometry, options)
     if kind is PixelSettings:
         return read_pixels(config, "images", 1, 1)
-    if kind is RowSettings:
-        return RowSettings.read(config, depth=1)
     if kind is PatchSettings:
         return PatchSettings.read(config, across=parts_of_rows(geometry)[-1])
+    if kind is not DepthwiseSettings:
+        return kind.read(config)
     rows, columns = geometry.rows.stride * outputs_apart(geometry.rows), outputs_apart(geometry.columns)
-    least = dict.fromkeys(("beside", "below", "images", "channels"), 1)
-    return DepthwiseSettings.read(config, rows=rows, columns=columns, **least)
+    return DepthwiseSettings.read(config, rows=rows, columns=columns)
 
 
 def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> str:
     """Why settings have no schedule."""
-    if isinstance(settings, PatchSettings):
-        return (
-            f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps filters and rows of patches in "
-            f"SBUF, {SBUF_BYTES} bytes per partition; use weight_stationary"
-        )
-    if isinstance(settings, RowSettings):
-        return (
-            f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps rows of x of all planes that are "
-            f"seen together and all filters in SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-        )
-    if isinstance(settings, DepthwiseSettings):
-        return (
-            f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
-            f"results must fit SBUF, {SBUF_BYTES} bytes per partition; use fewer"
-        )
-    made = make_pixels(geometry, settings)
+    made = make_pixels(geometry, settings) if isinstance(settings, PixelSettings) else None
     if made is not None and options.epilogue.norm is not None and len(made.batches) > 1:
         return (
             f"y_norm={options.epilogue.norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output "
             f"channels must be in SBUF together; use shard=images, or normalize y"
         )
-    return (
-        f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
-        f"S={geometry.columns.taps}, config side={settings.side}: {NAME} keeps padded windows of rows of y and "
-        f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
-        f"steps of at most {STEP_MAX} elements; use implicit_gemm"
-    )
+    return str(settings.memory_unsupported(geometry))
 
 
 def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:

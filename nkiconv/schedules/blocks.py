@@ -276,9 +276,8 @@ def taps_beside(geometry: Geometry, beside: int) -> int:
 def completed(geometry: Geometry, config: Config) -> BlocksSettings:
     """All settings of a config; open ones take the least memory. geometry: of the blocks."""
     beside = setting(config, "beside", 1)
-    columns = columns_beside(geometry, beside)
-    found = {"rows": 1, "columns": columns, "channels": max_channels(geometry, beside), "beside": beside}
-    return BlocksSettings.read(config, **found, outputs=1, inputs=1, buffers=1, split=0)
+    channels = max_channels(geometry, beside)
+    return BlocksSettings.read(config, columns=columns_beside(geometry, beside), channels=channels)
 
 
 def sum_banks(transposes: bool) -> int:

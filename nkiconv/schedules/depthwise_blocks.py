@@ -52,8 +52,9 @@ class DepthwiseSettings(Settings):
     """Settings of depthwise conv2d; beside * below * images is at most 128."""
 
     algorithm = "activation_stationary"
-    removed = (("disjoint", "leave it out"),)
     tried = ("buffers", "channels", "rows")
+    keeps = "blocks, matrices and results"
+    instead = "fewer images and channels of a block"
 
     rows: int = count(
         "depthwise: rows from a block to the next, a multiple of stride and lhs_dilation",

@@ -88,12 +88,6 @@ def config_unsupported(geometry: Geometry, config: Config) -> str:
     return ""
 
 
-def completed(geometry: Geometry, config: Config) -> DiagonalsSettings:
-    """All settings of a config; open ones take the least memory."""
-    least = dict.fromkeys(("rows", "columns", "down", "across", "beside", "side", "groups"), 1)
-    return DiagonalsSettings.read(config, geometry, **least, strips=0)
-
-
 #: Rotating tiles of evacuated sums, of a row tile.
 READS = 2
 #: The number of sets of groups from which sets are the partitions of stores, if no fewer than taps: a matmul a tap.
@@ -160,7 +154,7 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSche
     reason = gradient_unsupported(geometry) or diagonals_unsupported(geometry) or config_unsupported(geometry, config)
     if reason:
         return None, reason
-    settings = completed(geometry, config)
+    settings = DiagonalsSettings.read(config)
     plan = _scheduled(geometry, settings, bias)
     parts = P_MAX // settings.below
     if plan.columns > BANK_COLUMNS or plan.positions > parts:

@@ -52,7 +52,6 @@ class DotSettings(Settings):
 
     algorithm = "dot"
     tried = ("block", "slots", "warmup")
-    removed = tuple((name, "leave it out") for name in ("wide", "lags"))
 
     slots: int = count(
         "slots of a chunk of taps, at most; fewer if they do not fit", 1, 128, default=32, near=(half, double)

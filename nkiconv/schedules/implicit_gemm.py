@@ -24,7 +24,6 @@ class ImplicitGemmSettings(Settings):
 
     algorithm = "implicit_gemm"
     tried = ("x_bytes", "shard", "warmup", "fold", "moved", "product", "order")
-    removed = tuple((name, "leave it out") for name in ("filter_bytes", "channels", "wide", "whole"))
 
     shard: str = choice(
         "what the two cores share: channels of y, or images and their rows", SHARDS, near=("images", "channels")

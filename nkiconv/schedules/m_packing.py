@@ -53,7 +53,7 @@ class PackedSettings(Settings):
 
     algorithm = "weight_stationary of few outputs"
     tried = ("x_bytes", "outputs", "taps", "warmup", "late_warmup", "depth", "lanes")
-    removed = tuple((name, "leave it out") for name in ("blocks", "images", "buffers", "shared"))
+    keeps = "rows of x that y sees and all filters of few output channels"
 
     outputs: int = count("rows of y packed along the columns", 1, P_MAX, near=(less, more))
     depth: int = count(
@@ -229,15 +229,6 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
             f"at most {P_MAX // lanes} channels, in quadrants, and of one plane; use 1"
         )
     return taken_unsupported(geometry, options, NAME, True, "rows outside a window")
-
-
-def packed_memory_reason(geometry: Geometry) -> str:
-    """Why memory holds no Schedule of few output channels."""
-    return (
-        f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
-        f"S={geometry.columns.taps}: {NAME} keeps rows of x and all filters of few output channels in SBUF "
-        f"({SBUF_BYTES} bytes per partition), for rows of y that see x; use implicit_gemm"
-    )
 
 
 def is_legal(geometry: Geometry, U: int, T: int) -> bool:

@@ -71,7 +71,6 @@ class MixedSettings(Settings):
 
     algorithm = "mixed"
     tried = ("recipes", "piece", "start", "end", "warmup", "shard", "columns")
-    removed = tuple((name, "leave it out") for name in ("first", "last"))
 
     shard: str = choice("axis that the two parts of the work share", SHARDS, near=BY_SHAPE)
     recipes: tuple[Any, ...] = unchecked("recipes that a part's pieces rotate through, one or more", near=BY_SHAPE)

@@ -29,6 +29,8 @@ class PatchSettings(Settings):
 
     algorithm = "activation_stationary of patches"
     tried = ("across", "warmup")
+    keeps = "filters and rows of patches"
+    instead = "weight_stationary"
 
     across: int = count("parts of a row of x on separate partitions, a divisor of its columns", 1, P_MAX, near=BY_SHAPE)
     warmup: int = warm_up(28, near=WARM_UPS)

@@ -55,7 +55,7 @@ class PixelSettings(Settings):
 
     algorithm = "activation_stationary"
     tried = ("shard", "side", "fold", "warmup")
-    removed = tuple((name, "leave it out") for name in ("x_bytes", "filter_bytes"))
+    keeps = f"padded windows in steps of at most {STEP_MAX} elements, and filters of all input channels,"
 
     shard: str = choice(
         "of y as NHWC: the two cores share channels of y, or images and their rows; images if fold > 1",

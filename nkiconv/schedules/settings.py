@@ -7,7 +7,7 @@
         buffers: int = count("tiles of x that loads rotate through", 2, 16, default=4, near=(less, more))
 
 The declarations define the valid configs (`unsupported_reason`), the settings of a config (`read`), the configs next to
-it (`near`) and a setting's text in documents (`Setting.range_text`, `Setting.default_text`).
+it (`near`) and the valid values in documents (`Setting.range_text`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from ..errors import shown
+from .tiles import SBUF_BYTES
 
 #: None, or (name, value) pairs, as `Plan.config` is.
 Config = tuple[tuple[str, Any], ...] | None
@@ -48,7 +49,7 @@ class Setting:
         meaning: one sentence, for documents and help.
         unit: of a count; "" if the meaning names it.
         accepted: (least, most) of an int, the words of a choice, FLAG; () if the algorithm checks the value itself.
-        default: a value, a function of the geometry, or BY_SHAPE.
+        default: a value, or BY_SHAPE.
         near: values that a search tries, and functions of the present value; BY_SHAPE if they depend on the shape.
     """
 
@@ -62,9 +63,10 @@ class Setting:
         """The error of a value; "" if it is valid."""
         return value_unsupported(name, value, self.accepted)
 
-    def default_for(self, geometry: Any) -> Any:
-        """Its value if a config gives none."""
-        return self.default(geometry) if callable(self.default) else self.default
+    @property
+    def open_value(self) -> Any:
+        """Its value if neither a config nor a candidate gives one: its default; by shape, the least."""
+        return self.accepted[0] if self.default == BY_SHAPE and self.accepted else self.default
 
     def range_text(self) -> str:
         """Its valid values as text: "1 to 128 channels"."""
@@ -73,10 +75,6 @@ class Setting:
         if isinstance(self.accepted[0], int) and not isinstance(self.accepted[0], bool):
             return f"{self.accepted[0]} to {self.accepted[1]} {self.unit}".rstrip()
         return ", ".join(map(str, self.accepted))
-
-    def default_text(self) -> str:
-        """Its default: "128", or "by shape"."""
-        return BY_SHAPE if callable(self.default) else str(self.default)
 
 
 #: Axes of depthwise rows that the two cores can share: channels, columns of y, images.
@@ -143,29 +141,33 @@ class Settings:
     algorithm: ClassVar[str]
     #: the settings that a search changes, in its order
     tried: ClassVar[tuple[str, ...]] = ()
-    #: former settings, and the remedy of each
-    removed: ClassVar[tuple[tuple[str, str], ...]] = ()
+    #: what SBUF must hold, and the remedy if it does not
+    keeps: ClassVar[str] = ""
+    instead: ClassVar[str] = "implicit_gemm"
 
     @classmethod
     def unsupported_reason(cls, config: Config, algorithm: str = "") -> str:
         """The error of a config's names or values; "" if it is valid."""
         declared, algorithm = declarations(cls), algorithm or cls.algorithm
-        reason = form_unsupported(config)
-        for name, remedy in cls.removed if reason == "" else ():
-            if name in dict(_pairs(config)):
-                return f"config {name}: was removed from {algorithm}; {remedy}"
-        reason = reason or config_unsupported(config, tuple(declared), algorithm)
-        reasons = (
-            (declared[name].unsupported_reason(name, value) for name, value in _pairs(config)) if reason == "" else ()
-        )
-        return next((one for one in reasons if one), reason)
+        if reason := config_unsupported(config, tuple(declared), algorithm):
+            return reason
+        reasons = (declared[name].unsupported_reason(name, value) for name, value in _pairs(config))
+        return next(filter(None, reasons), "")
 
     @classmethod
-    def read(cls: type[Own], config: Config, geometry: Any = None, **filled: Any) -> Own:
-        """All settings of a valid config; open ones are those of `filled`, else their defaults."""
-        given = {**filled, **dict(_pairs(config))}
-        declared = declarations(cls).items()
-        return cls(**{name: given[name] if name in given else one.default_for(geometry) for name, one in declared})
+    def memory_unsupported(cls, geometry: Any) -> str:
+        """Why a problem with some settings does not fit SBUF."""
+        planes, rows, columns = geometry.planes, geometry.rows, geometry.columns
+        return (
+            f"C={geometry.C}, K={geometry.K}, H={rows.size}, W={columns.size}, R={rows.taps}, S={columns.taps}, "
+            f"{planes.out} planes: {cls.algorithm} keeps {cls.keeps} in SBUF, {SBUF_BYTES} bytes per partition; use "
+            f"{cls.instead}"
+        )
+
+    @classmethod
+    def read(cls: type[Own], config: Config, **filled: Any) -> Own:
+        """All settings of a valid config; open ones are those of `filled`, else their `open_value`."""
+        return cls(**{name: one.open_value for name, one in declarations(cls).items()} | filled | dict(_pairs(config)))
 
     @property
     def pairs(self) -> tuple[tuple[str, Any], ...]:

@@ -88,6 +88,7 @@ class StackedSettings(Settings):
 
     algorithm = ALGORITHM
     tried = ("blocks", "warmup")
+    keeps = "stacked rows and filters"
 
     rows: int = count("rows of x packed along the partitions (B)", 1, P_MAX)
     shifts: int = count("columns of taps packed along the partitions (D)", 1, P_MAX)
@@ -108,6 +109,7 @@ class DepthwiseSettings(Settings):
 
     algorithm = "stacked of depthwise problems"
     tried = ("together", "buffers", "warmup", "channels")
+    keeps = "rows of all images and the stationaries of an M tile"
 
     channels: int = count("channels of an M tile", 1, P_MAX, near=(less, half))
     together: int = count("M tiles whose stationaries are loaded together, at most", 1, P_MAX, near=(half, less, more))
@@ -126,15 +128,7 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     if reason != "":
         return None, reason
     stack = build(geometry, settings, options)
-    if stack is None:
-        what = f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters"
-        if isinstance(settings, DepthwiseSettings):
-            what = (
-                f"N={geometry.planes.out}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images "
-                f"and the stationaries of {settings.channels} channels"
-            )
-        return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-    return scheduled(stack, settings), ""
+    return (None, settings.memory_unsupported(geometry)) if stack is None else (scheduled(stack, settings), "")
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:

@@ -38,6 +38,7 @@ class RowSettings(Settings):
 
     algorithm = "activation_stationary"
     tried = ("depth", "copies", "warmup")
+    keeps = "rows of x of all planes that are seen together, and all filters,"
 
     depth: int = count("of y as NCDHW: planes of y in the columns of the Tensor Engine", 1, P_MAX, near=(less, more))
     copies: int = count(

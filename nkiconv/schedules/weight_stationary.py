@@ -79,6 +79,7 @@ class GroupsSettings(Settings):
 
     algorithm = "weight_stationary of groups"
     tried = ("buffers", "warmup")
+    keeps = "filters of groups and their rows"
 
     rows: int = count("rows of a row tile: 32 or 64", 1, P_MAX)
     height: int = count("rows of outputs of a block", 1, P_MAX)
@@ -93,14 +94,10 @@ class PhasesSettings(Settings):
 
     algorithm = "weight_stationary of transposed problems"
     tried = ("y_bytes", "warmup", "shard", "channels")
-    removed = tuple((name, "leave it out") for name in ("together", "along"))
+    keeps = "filters of a block of output channels and x of two output tiles"
+    instead = "implicit_gemm, or fewer channels"
 
-    shard: str = choice(
-        "what the two cores share: channels of y, or outputs",
-        SHARDS,
-        default=lambda geometry: SHARDS[0] if geometry.K >= 2 * P_MAX else SHARDS[1],
-        near=ALL,
-    )
+    shard: str = choice("what the two cores share: channels of y, or outputs", SHARDS, near=ALL)
     channels: int = count("output channels of an M tile", 1, P_MAX, default=P_MAX, near=(half, double_up_to(P_MAX)))
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count(
@@ -134,9 +131,7 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     if reason:
         return None, reason
     schedule = build(geometry, settings, options.residual, reserved)
-    if schedule is None:
-        return None, _memory_reason(geometry, settings)
-    return schedule, ""
+    return schedule, "" if schedule is not None else settings.memory_unsupported(geometry)
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
@@ -177,9 +172,14 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
     if reason := GroupsSettings.unsupported_reason(config):
         return reason
     rows, height, width = (setting(config, name, 0) for name in ("rows", "height", "width"))
-    if num_steps(geometry.planes) > 1 or not any(_has_phases(geometry, *block) for block in BLOCKS):
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    outputs = [math.prod(block) for block in BLOCKS if _has_phases(geometry, *block)]
+    if num_steps(geometry.planes) > 1 or not outputs:
         steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
         return f"lhs_dilation={steps}: {ALGORITHM} of groups takes blocks of at most 4 phases; use implicit_gemm"
+    if per_c > TILE_ROWS[-1] or per_k > P_MAX // min(outputs):
+        most = f"at most {TILE_ROWS[-1]} and {P_MAX // min(outputs)}"
+        return f"C / groups={per_c}, K / groups={per_k}: {ALGORITHM} takes {most}; use implicit_gemm"
     if (rows, height, width) == (0, 0, 0):
         return ""
     given = f"config rows={rows} height={height} width={width}"
@@ -187,7 +187,6 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
         return f"{given}: given together, rows one of {TILE_ROWS}, (height, width) one of {BLOCKS}"
     if not _has_phases(geometry, height, width):
         return f"{given}: a block has all phases of lhs_dilation, or several of each; use another"
-    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     if per_c > rows or per_k > P_MAX // (height * width):
         return f"{given}: a group takes {per_c} rows and height * width * {per_k} of {P_MAX} columns"
     return ""
@@ -235,8 +234,8 @@ def least_settings(geometry: Geometry, config: Config) -> Settings:
         height, width = next(one for one in reversed(BLOCKS) if _has_phases(geometry, *one))
         return GroupsSettings.read(config, rows=TILE_ROWS[0], height=height, width=width)
     if settings_class(geometry, config) is PackedSettings:
-        return PackedSettings.read(config, geometry, outputs=1, taps=1)
-    return PhasesSettings.read(config, geometry)
+        return PackedSettings.read(config)
+    return PhasesSettings.read(config, shard=SHARDS[geometry.K < 2 * P_MAX])
 
 
 def build(
@@ -402,23 +401,6 @@ def _tiles_unsupported(geometry: Geometry, settings: PhasesSettings) -> str:
     axes, _, _, segments, sizes = _tiling(geometry, settings)
     tiles = geometry.times * count_items(axes, sizes, segments)
     return too_many_tiles(f"C={geometry.C}, K={geometry.K}: {ALGORITHM}", tiles)
-
-
-def _memory_reason(geometry: Geometry, settings: Any) -> str:
-    """Why memory does not hold a problem's Schedule."""
-    if isinstance(settings, PackedSettings):
-        return m_packing.packed_memory_reason(geometry)
-    if geometry.groups > 1:
-        return (
-            f"C / groups={geometry.C // geometry.groups}, K / groups={geometry.K // geometry.groups}, "
-            f"R={geometry.rows.taps}, S={geometry.columns.taps}, W={geometry.columns.size}: weight_stationary takes "
-            f"groups of at most {TILE_ROWS[1]} channels and outputs whose filters and rows fit SBUF; use implicit_gemm"
-        )
-    return (
-        f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
-        f"S={geometry.columns.taps}: weight_stationary keeps filters of a block of output channels and x of two output "
-        f"tiles in SBUF ({SBUF_BYTES} bytes per partition); use implicit_gemm, or fewer channels"
-    )
 
 
 def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:

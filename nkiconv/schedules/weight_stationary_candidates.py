@@ -218,11 +218,11 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
         alone = {"depth": 1} if options.of_channels else {}
         for V, U, T, L in packed_sizes(geometry, alone | given)[:SIZES]:
             own = {"depth": V, "outputs": U, "taps": T, "lanes": L}
-            yield 0.0, PackedSettings.read(config, geometry, **own)
+            yield 0.0, PackedSettings.read(config, **own)
     if names & set(NAMES) or unsupported_phases(geometry):
         return
     if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
-        yield 0.0, PhasesSettings.read(config, geometry)
+        yield 0.0, weight_stationary.least_settings(geometry, config)
         return
     shards = SHARDS if geometry.K > 1 else ("outputs",)
     for y_bytes, way, shard in itertools.product(Y_SIZES, list(ways(geometry)), shards):
@@ -230,7 +230,7 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
         if shard == "channels":
             channels = min(channels, div_ceil(geometry.K, PARTS))
         own = {**way, "shard": shard, "channels": channels}
-        yield 0.0, PhasesSettings.read(config, geometry, **own, y_bytes=y_bytes)
+        yield 0.0, PhasesSettings.read(config, **own, y_bytes=y_bytes)
 
 
 def ways(geometry: Geometry) -> Iterator[dict[str, Any]]:

@@ -30,7 +30,7 @@ def every_settings() -> list[type[Settings]]:
 def settings_table() -> str:
     """Every setting: its algorithm, name, meaning, range and default."""
     rows = (
-        (settings.algorithm, f"`{name}`", one.meaning, one.range_text(), one.default_text())
+        (settings.algorithm, f"`{name}`", one.meaning, one.range_text(), str(one.default))
         for settings in every_settings()
         for name, one in declarations(settings).items()
     )
