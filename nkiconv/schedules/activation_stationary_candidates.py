@@ -4,7 +4,7 @@ schedule of a config with its open settings filled in by the least bound."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,11 +26,11 @@ from .pixel_tiles import (
     PixelSettings,
     make_pixels,
     outputs_apart,
-    pixels_that_fit,
+    pixel_bytes,
     read_pixels,
 )
 from .prices import last_store_ns
-from .settings import Config, declarations, once_a_config, values_of
+from .settings import Config, declarations, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
 from .volume_rows import (
     COPIES,
@@ -59,29 +59,38 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
     reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
-    settings = _settings(geometry, options, chosen(geometry, config, options))
-    if isinstance(settings, PixelSettings):
-        reason = together_unsupported(geometry, options, settings.side, settings.fold)
-    elif isinstance(settings, DepthwiseSettings):
-        reason = blocks_misfit(geometry, settings)
-    elif isinstance(settings, PatchSettings):
-        reason = parts_unsupported(geometry, settings.across)
-    found = schedule_of(geometry, options, settings) if reason == "" else None
-    if isinstance(found, BlockSchedule):
-        # before items are listed: if no candidate runs, the smallest blocks may be millions
-        reason = too_many_tiles(f"C={geometry.C}, H={geometry.rows.size}: {NAME}", geometry.times * found.num_items)
-        if reason != "":
+    least = next(candidates(Target.of(Rates()), geometry, options, config), config)
+    return planned(geometry, options, _settings(geometry, options, least))
+
+
+def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedule | None, str]:
+    """(the schedule of complete settings, "") or (None, the reason against it)."""
+    made: Schedule | None = None
+    if isinstance(settings, DepthwiseSettings):
+        if reason := blocks_misfit(geometry, settings):
             return None, reason
-        found = found if fits_sbuf(block_bytes(geometry, found, options)) else None
-    if found is None:
-        return None, reason or _memory_unsupported(geometry, options, settings)
-    return found, ""
-
-
-@once_a_config
-def chosen(geometry: Geometry, config: Config, options: Options) -> Config:
-    """The config completed by the candidate of least bound; itself if no candidate runs."""
-    return next(candidates(Target.of(Rates()), geometry, options, config), config)
+        made = BlockSchedule(geometry, settings)
+        # before items are listed: if no candidate runs, the smallest blocks may be millions
+        if reason := too_many_tiles(f"C={geometry.C}, H={geometry.rows.size}: {NAME}", geometry.times * made.num_items):
+            return None, reason
+        made = made if fits_sbuf(block_bytes(geometry, made, options)) else None
+    elif isinstance(settings, RowSettings):
+        made = make_rows(geometry, options, settings)
+    elif isinstance(settings, PatchSettings):
+        if reason := parts_unsupported(geometry, settings.across):
+            return None, reason
+        made = make_patches(geometry, options, settings)
+    else:
+        if reason := together_unsupported(geometry, options, settings.side, settings.fold):
+            return None, reason
+        made, norm = make_pixels(geometry, settings), options.epilogue.norm
+        if made is not None and norm is not None and len(made.batches) > 1:
+            return None, (
+                f"y_norm={norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output channels "
+                f"must be in SBUF together; use shard=images, or normalize y"
+            )
+        made = made if made is not None and fits_sbuf(pixel_bytes(geometry, made, options)) else None
+    return made, "" if made is not None else settings.memory_unsupported(geometry)
 
 
 def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
@@ -97,25 +106,20 @@ def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
     return DepthwiseSettings.read(config, rows=rows, columns=columns)
 
 
-def _memory_unsupported(geometry: Geometry, options: Options, settings: Any) -> str:
-    """Why settings have no schedule."""
-    made = make_pixels(geometry, settings) if isinstance(settings, PixelSettings) else None
-    if made is not None and options.epilogue.norm is not None and len(made.batches) > 1:
-        return (
-            f"y_norm={options.epilogue.norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output "
-            f"channels must be in SBUF together; use shard=images, or normalize y"
-        )
-    return str(settings.memory_unsupported(geometry))
-
-
 def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:
     """Complete settings that hold the given ones and run, the least bound first."""
     kind, given = settings_of(geometry, options), dict(config or ())
 
-    def least(tried: Iterator[Any]) -> list[Any]:
-        plans = ((one, schedule_of(geometry, options, one)) for one in tried)
+    def least(tried: Iterator[Any], made: Callable[[Any], Schedule | None]) -> list[Any]:
+        plans = ((one, made(one)) for one in tried)
         found = [(Bound(target, geometry, options, plan).ns(), one) for one, plan in plans if plan is not None]
         return [one for _, one in sorted(found, key=lambda each: each[0])]
+
+    def whole(one: Any) -> Schedule | None:
+        return planned(geometry, options, one)[0]
+
+    def blocks(one: DepthwiseSettings) -> BlockSchedule | None:
+        return None if blocks_misfit(geometry, one) else BlockSchedule(geometry, one)
 
     def fits(one: DepthwiseSettings) -> bool:
         return fits_sbuf(block_bytes(geometry, BlockSchedule(geometry, one), options))
@@ -125,7 +129,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
     if len(given) == len(declarations(kind)):
         yield kind(**given).pairs
     elif kind is DepthwiseSettings:
-        sizes, buffers = least(sizes_of(geometry, given)), values_of(given, "buffers", BUFFERS)
+        sizes, buffers = least(sizes_of(geometry, given), blocks), values_of(given, "buffers", BUFFERS)
         for first in range(0, len(sizes), SIZES):
             every = [[*shares_of(geometry, given, size)] for size in sizes[first : first + SIZES]]
             # if the smallest settings of a size do not fit, no others do
@@ -133,37 +137,25 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
             every = [
                 ones for ones, one in zip(every, smallest, strict=True) if fits(replace(one, buffers=min(buffers)))
             ]
-            # the bound is the same for all buffers
-            found = (replace(one, buffers=number) for one in least(itertools.chain(*every)) for number in buffers)
-            yield from (one.pairs for one in found if fits(one))
+            for one in least(itertools.chain(*every), blocks):  # the bound is the same for all buffers
+                found = (replace(one, buffers=number) for number in buffers)
+                yield from (each.pairs for each in found if fits(each))
     elif kind is RowSettings:
-        for one in least(rows_tried(geometry, given)):
+        for one in least(rows_tried(geometry, given), whole):
             loop = given.get("loop", _loop(target, geometry, options, one))
             yield replace(one, loop=loop).pairs
     elif kind is PatchSettings:
         tried = values_of(given, "across", parts_of_rows(geometry))
-        yield from (one.pairs for one in least(PatchSettings.read(config, across=across) for across in tried))
+        yield from (one.pairs for one in least((PatchSettings.read(config, across=n) for n in tried), whole))
     else:
-        yield from (one.pairs for one in least(pixels_tried(geometry, options, given)))
+        yield from (one.pairs for one in least(pixels_tried(geometry, given), whole))
 
 
-def schedule_of(geometry: Geometry, options: Options, settings: Any) -> Schedule | None:
-    """The schedule of complete settings; None if they contradict each other or exceed SBUF (depthwise blocks are not
-    checked for SBUF here)."""
-    if isinstance(settings, DepthwiseSettings):
-        return None if blocks_misfit(geometry, settings) else BlockSchedule(geometry, settings)
-    if isinstance(settings, RowSettings):
-        return make_rows(geometry, options, settings)
-    if isinstance(settings, PatchSettings):
-        return make_patches(geometry, options, settings)
-    return pixels_that_fit(geometry, options, settings)
-
-
-def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:
-    """Settings of y as NHWC with each side, shard and fold that the problem allows."""
+def pixels_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[PixelSettings]:
+    """Settings of y as NHWC with each side, shard and fold."""
     sides, folds = values_of(given, "side", sides_of(geometry)), values_of(given, "fold", FOLDS)
     for side, shard, fold in itertools.product(sides, values_of(given, "shard", SHARDS), folds):
-        if not together_unsupported(geometry, options, side, fold) and (fold == 1 or shard == "images"):
+        if fold == 1 or shard == "images":
             yield read_pixels(tuple(given.items()), shard, side, fold)
 
 

@@ -26,7 +26,7 @@ from .implicit_gemm_unsupported import (
 )
 from .options import Options
 from .prices import first_load_ns
-from .settings import Config, declarations, once_a_config, values_of
+from .settings import Config, declarations, values_of
 from .tiles import P_MAX, PARTS
 
 #: Ratios of bounds below which folded channels replace plain ones, and cores that share images (each transposes all
@@ -50,16 +50,11 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
     reason = config_unsupported(geometry, options, config)
     if reason != "":
         return None, reason
-    schedule = build(geometry, options, ImplicitGemmSettings(**dict(chosen(geometry, config, options) or ())))
+    least = next(candidates(Target.of(Rates()), geometry, options, config), None)
+    settings = ImplicitGemmSettings(**dict(least)) if least else next(tried(geometry, options, config))
+    schedule = build(geometry, options, settings)
     reason = room_unsupported(schedule)
     return (schedule, "") if reason == "" else (None, reason)
-
-
-@once_a_config
-def chosen(geometry: Geometry, config: Config, options: Options) -> Config:
-    """The config completed by the candidate of least bound; if no candidate runs, by the first that is tried."""
-    found = candidates(Target.of(Rates()), geometry, options, config)
-    return next(found, None) or next(tried(geometry, options, config)).pairs
 
 
 def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:

@@ -314,14 +314,6 @@ class PixelSchedule(FilterSchedule):
     banks: int
 
 
-def pixels_that_fit(geometry: Geometry, options: Options, settings: PixelSettings) -> PixelSchedule | None:
-    """As `make_pixels`; also None if a norm's channels are in several groups, or SBUF has no room."""
-    plan = make_pixels(geometry, settings)
-    if plan is None or (options.epilogue.norm is not None and len(plan.batches) > 1):
-        return None
-    return plan if fits_sbuf(pixel_bytes(geometry, plan, options)) else None
-
-
 def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | None:
     """The PixelSchedule of settings. None if a window's steps or the filters of one output channel are too large, or if
     rows of y are folded and cores share channels or the filters need several groups."""

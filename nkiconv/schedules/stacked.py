@@ -192,16 +192,6 @@ def sizes_reason(geometry: Geometry, settings: StackedSettings | DepthwiseSettin
     return ""
 
 
-def least_settings(geometry: Geometry, config: Config) -> StackedSettings | DepthwiseSettings:
-    """All settings of a config; open ones take the least room."""
-    if geometry.groups > 1:
-        return depthwise_settings(geometry, config)
-    B = setting(config, "rows", 1)
-    return StackedSettings.read(
-        config, rows=B, shifts=1, outputs=1, beside=1, apart=B, filters=ways_of(geometry, B, 1)[0]
-    )
-
-
 def ways_of(geometry: Geometry, B: int, U: int) -> tuple[str, ...]:
     """Ways of filters for B packed rows of x and U of y: straight in long runs, or if nothing is shifted; else both."""
     run = geometry.columns.taps * (geometry.rows.taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize

@@ -228,16 +228,6 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
     return PhasesSettings
 
 
-def least_settings(geometry: Geometry, config: Config) -> Settings:
-    """All settings of a config; open ones take the least room."""
-    if geometry.groups > 1:
-        height, width = next(one for one in reversed(BLOCKS) if _has_phases(geometry, *one))
-        return GroupsSettings.read(config, rows=TILE_ROWS[0], height=height, width=width)
-    if settings_class(geometry, config) is PackedSettings:
-        return PackedSettings.read(config)
-    return PhasesSettings.read(config, shard=SHARDS[geometry.K < 2 * P_MAX])
-
-
 def build(
     geometry: Geometry, settings: GroupsSettings | PhasesSettings | PackedSettings, residual: bool, reserved: int = 0
 ) -> Schedule | None:

@@ -21,7 +21,7 @@ from .geometry import Geometry
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
 from .prices import dma_ns, first_load_ns, last_store_ns, least_ns, matmul_ns, planes_met, read_ns, transpose_ns
-from .settings import Config, Settings, declarations, once_a_config, values_of
+from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
 from .weight_stationary import (
@@ -61,18 +61,20 @@ def plan(algorithm: str, geometry: Geometry, options: Options, config: Config) -
     family = FAMILIES[algorithm]
     if reason := family.unsupported_reason(geometry, options, config):
         return None, reason
-    kind, given = family.settings_class(geometry, config), dict(config or ())
-    whole = given.keys() == declarations(kind).keys()
-    settings = kind(**given) if whole else chosen(geometry, config, algorithm, options)
-    found: tuple[Schedule | None, str] = family.planned(geometry, options, settings)
+    kind, given, target = family.settings_class(geometry, config), dict(config or ()), Target.of(Rates())
+    found: tuple[Schedule | None, str]
+    if given.keys() == declarations(kind).keys():
+        found = family.planned(geometry, options, kind(**given))
+    elif least := candidates(algorithm, target, geometry, options, config):
+        found = family.planned(geometry, options, least[0][1])
+    else:
+        every = (one for _, one in TRIED[algorithm](target, geometry, options, given))
+        reasons = (
+            family.unsupported_reason(geometry, options, one.pairs) or family.planned(geometry, options, one)[1]
+            for one in every
+        )
+        found = None, next(reasons, kind.memory_unsupported(geometry))
     return found
-
-
-@once_a_config
-def chosen(geometry: Geometry, config: Config, algorithm: str, options: Options) -> Any:
-    """All settings of a config, of the candidate of least bound; if none runs, those that take the least room."""
-    found = candidates(algorithm, Target.of(Rates()), geometry, options, config)
-    return found[0][1] if found else FAMILIES[algorithm].least_settings(geometry, config)
 
 
 def candidates(
@@ -222,7 +224,7 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
     if names & set(NAMES) or unsupported_phases(geometry):
         return
     if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
-        yield 0.0, weight_stationary.least_settings(geometry, config)
+        yield 0.0, PhasesSettings.read(config, shard=SHARDS[geometry.K < PARTS * P_MAX])
         return
     shards = SHARDS if geometry.K > 1 else ("outputs",)
     for y_bytes, way, shard in itertools.product(Y_SIZES, list(ways(geometry)), shards):
