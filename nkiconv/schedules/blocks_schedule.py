@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 
 from . import blocks_transposes as transposes
 from .blocks import (
@@ -285,7 +285,7 @@ def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: in
     """Accumulators of each pass; biases have their own pass if they exceed the banks of PSUM that others leave."""
     found: list[tuple[Accumulator, ...]] = []
     ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // geometry.groups, config.channels)
-    taps = _taps_of(geometry)
+    taps = list(product(range(geometry.planes.taps), *taps_of_banks(geometry)))
     for group in range(geometry.groups):
         for c in cut_at(len(cs), config.inputs):
             for some in cut_at(len(ks), config.outputs):
@@ -314,7 +314,7 @@ def _accumulators_of(
     cs: Sequence[Part],
     taps: Sequence[tuple[int, Part, Part]],
 ) -> tuple[tuple[Accumulator, ...], tuple[Accumulator, ...]]:
-    """(accumulators of some channels of a group, accumulators of their biases)."""
+    """(accumulators of some channels of a group, accumulators of their biases). taps: (plane, rows, columns)."""
     accumulators: list[Accumulator] = []
     biases: dict[Accumulator, None] = {}
     t0, r0, s0 = whole_taps(geometry) if geometry.flipped else (None, None, None)
@@ -332,12 +332,6 @@ def _accumulators_of(
         if not geometry.flipped:
             biases[Accumulator(k, (0, 1), -1, (0, 1), (0, 1), beside, 0, True)] = None
     return tuple(accumulators), tuple(biases)
-
-
-def _taps_of(geometry: Geometry) -> list[tuple[int, Part, Part]]:
-    """(plane, rows, columns) of the taps of each accumulator of some channels."""
-    rows, columns = taps_of_banks(geometry)
-    return [(t, r, s) for t in range(geometry.planes.taps) for r in rows for s in columns]
 
 
 def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:

@@ -208,7 +208,11 @@ def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> Dia
     banks = min(div_ceil(accumulators, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
     of_windows = window, max(0, h[1] - config.rows * config.down * P.stride), h, w, seen
     transposed = sets >= max(MANY_SETS, each) and k * config.below * each <= BANK_COLUMNS
-    passes, split = _passes_of(geometry.groups // config.beside, config), config.split == 1 and len(tiles) >= PARTS
+    passes = tuple(
+        tuple((first + at, some) for at, some in cut_at(count, div_ceil(count, config.side)))
+        for first, count in cut_at(geometry.groups // config.beside, config.side * config.groups)
+    )
+    split = config.split == 1 and len(tiles) >= PARTS
     of_sums = total, each, per_bank, banks * per_bank, transposed
     return DiagonalsSchedule(geometry, config, bias, k, c, own, *of_windows, *of_sums, tiles, strips, passes, split)
 
@@ -241,14 +245,6 @@ def _seen_of_blocks(step: int, count: int, window: int, there: Part) -> Part:
     some = [(low, high) for low, high in some if low < high] or [(0, 1)]
     low = min(low for low, _ in some)
     return low, max(high for _, high in some) - low
-
-
-def _passes_of(groups: int, config: DiagonalsSettings) -> tuple[tuple[Part, ...], ...]:
-    """(first, count) of the sets of groups of each row tile of each pass."""
-    return tuple(
-        tuple((first + at, some) for at, some in cut_at(count, div_ceil(count, config.side)))
-        for first, count in cut_at(groups, config.side * config.groups)
-    )
 
 
 def needed_bytes(plan: DiagonalsSchedule) -> int:

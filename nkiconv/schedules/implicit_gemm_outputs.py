@@ -102,12 +102,6 @@ def m_tile_out_tile(out_tile: OutTile, m_tile: MTile) -> OutTile:
     return replace(out_tile, p0=out_tile.p0 // m_tile.rows, pn=div_ceil(out_tile.pn, m_tile.rows))
 
 
-def out_tile_elements(geometry: Geometry, zn: int, pn: int, qn: int) -> int:
-    """The most elements of x that outputs zn x pn x qn need."""
-    plane = axis_elements(geometry.rows, pn) * axis_elements(geometry.columns, qn)
-    return axis_elements(geometry.planes, zn) * plane
-
-
 def out_tiles_of(
     geometry: Geometry, k_tiles: Sequence[KTile], step: int, halves: int, settings: ImplicitGemmSettings
 ) -> list[OutTile]:
@@ -116,7 +110,8 @@ def out_tiles_of(
     most = settings.x_bytes // (sum(k_tile.slots for k_tile in k_tiles) * geometry.itemsize)
 
     def fits(zn: int, pn: int, qn: int) -> bool:
-        return out_tile_elements(geometry, zn, pn, qn) <= most and zn * pn * qn <= Y_ELEMENTS
+        row = axis_elements(planes, zn) * axis_elements(geometry.columns, qn)
+        return axis_elements(geometry.rows, pn) * row <= most and zn * pn * qn <= Y_ELEMENTS
 
     zn, pn, qn = 1, step, Q
     while qn > 1 and not fits(1, pn, qn):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -179,7 +180,9 @@ class Schedule:
         if (is_transposed(geometry) or prologue.asked) and geometry.hbm_itemsize != item:
             beside += 2 * geometry.hbm_itemsize * max(out_tile.dn * out_tile.hn * out_tile.wn for out_tile, _ in sizes)
         elif geometry.upsample > 1:
-            beside += 2 * item * max(out_tile.dn * held_pixels(geometry, out_tile) for out_tile, _ in sizes)
+            # pixels in HBM of an output tile's rows and columns of x, at most
+            held = [(one.dn, *(div_ceil(n, geometry.upsample) + 1 for n in (one.hn, one.wn))) for one, _ in sizes]
+            beside += 2 * item * max(map(prod, held))
         beside += prologue_bytes(prologue, geometry, max(out_tile.dn for out_tile, _ in sizes))
         if geometry.precision == "fp16x3":
             beside += min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
@@ -292,12 +295,6 @@ def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, f
         items[first + count - 1] = replace(items[first + count - 1], last=True)
     moved = moved_from(batches, settings.moved)
     return Schedule(geometry, options, settings, batches, tuple(items), moved, filter_bytes)
-
-
-def held_pixels(geometry: Geometry, out_tile: OutTile) -> int:
-    """Upper bound of the pixels in HBM of an output tile's rows and columns of x."""
-    rows, columns = (div_ceil(extent, geometry.upsample) + 1 for extent in (out_tile.hn, out_tile.wn))
-    return rows * columns
 
 
 def kinds_of(geometry: Geometry) -> int:

@@ -25,19 +25,13 @@ def room_unsupported(schedule: Schedule) -> str:
             f"implicit_gemm needs {schedule.sbuf_bytes} bytes per partition of SBUF for the window of one output and "
             f"its filters, there are {SBUF_BYTES}; split C over several calls and add, or use a smaller filter"
         )
-    reason = _order_unsupported(geometry, schedule) or _slots_unsupported(geometry, schedule)
-    return reason or _batches_unsupported(schedule)
-
-
-def _batches_unsupported(schedule: Schedule) -> str:
-    """Why not all channels of a pixel are available together, as a norm needs; "" if they are."""
     norm = schedule.options.epilogue.norm
-    if norm is None or len(schedule.batches) == 1:
-        return ""
-    return (
-        f"y_norm={norm.kind}, K={schedule.geometry.K}, config shard={schedule.settings.shard}: implicit_gemm needs the "
-        f"filters of all output channels in SBUF together; use shard=images, a smaller x_bytes, or normalize y"
-    )
+    if norm is not None and len(schedule.batches) > 1:
+        return (
+            f"y_norm={norm.kind}, K={geometry.K}, config shard={schedule.settings.shard}: implicit_gemm needs filters "
+            f"of all output channels in SBUF together; use shard=images, a smaller x_bytes, or normalize y"
+        )
+    return _order_unsupported(geometry, schedule) or _slots_unsupported(geometry, schedule)
 
 
 def norm_unsupported(geometry: Geometry, options: Options) -> str:

@@ -102,16 +102,11 @@ class Options:
         return self.prologue.asked or self.statistics
 
 
-def images_met(geometry: Geometry, planes: int) -> int:
-    """The most images that so many neighbouring planes of x belong to."""
-    return div_ceil(planes - 1, geometry.image_planes) + 1
-
-
 def prologue_bytes(prologue: Prologue, geometry: Geometry, planes: int) -> int:
     """Upper bound of bytes a partition of a prologue's operands in SBUF, for loads of so many planes of x."""
     if not prologue.asked:
         return 0
-    images = images_met(geometry, planes) if prologue.by_image else 1
+    images = div_ceil(planes - 1, geometry.image_planes) + 1 if prologue.by_image else 1
     return NUMBERS_BYTES + NUMBER_BYTES * (2 * max(images, QUADRANT) + P_MAX)
 
 

@@ -58,7 +58,7 @@ from .stacked_schedule import (
     tile_bytes,
     x_width,
 )
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut, cut_at, cut_into, div_ceil, slot_for
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, fits_sbuf, slot_for
 
 ALGORITHM = "stacked"
 #: How filters reach the columns of (u, k), shifted down for each u: by a DMA for each u, or by a transpose for each.
@@ -127,8 +127,11 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     reason = sizes_reason(geometry, settings)
     if reason != "":
         return None, reason
-    stack = build(geometry, settings, options)
-    return (None, settings.memory_unsupported(geometry)) if stack is None else (scheduled(stack, settings), "")
+    depthwise = isinstance(settings, DepthwiseSettings)
+    made = _depthwise(geometry, settings) if depthwise else _one_group(geometry, settings, options)
+    if made is None or not fits_sbuf(made.sbuf_bytes(options.residual) + fused_bytes(made, options)):
+        return None, settings.memory_unsupported(geometry)
+    return scheduled(made, settings), ""
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
@@ -229,17 +232,6 @@ def _depthwise_x_bytes(geometry: Geometry) -> int:
     planes, columns = geometry.planes, geometry.columns
     width = x_width(columns, whole_group(columns, BANK_COLUMNS), columns.taps)
     return axis_elements(planes, planes.out // planes.images) * width * geometry.itemsize
-
-
-def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, options: Options) -> Stack | None:
-    """The Stack of supported settings; None if it does not fit SBUF."""
-    if isinstance(settings, DepthwiseSettings):
-        made = _depthwise(geometry, settings)
-    else:
-        made = _one_group(geometry, settings, options)
-    if made is None:
-        return None
-    return made if made.sbuf_bytes(options.residual) + fused_bytes(made, options) <= SBUF_BYTES else None
 
 
 def fused_bytes(stack: Stack, options: Options) -> int:

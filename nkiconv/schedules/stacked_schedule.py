@@ -161,20 +161,14 @@ class Stack:
         """Output blocks of an image."""
         return div_ceil(self.geometry.rows.out, self.U * self.V)
 
-    @property
-    def out_tile_parts(self) -> Part:
-        """Numbers of parts of the images and of each one's blocks; in depthwise problems of the volumes."""
-        planes = self.geometry.planes
-        return (
-            (planes.images, 1) if self.diagonal else parts_for_cores(planes, self.images, self.num_blocks, self.blocks)
-        )
-
     @cached_property
     def items(self) -> tuple[Lanes, ...]:
-        """Output tiles, as even as possible, of one lane each."""
-        (z_axis, p_axis, q_axis), (parts, cuts), found = self.axes, self.out_tile_parts, []
-        planes = cut_planes(self.geometry.planes, parts)
-        out_tiles = itertools.product(planes, cut_into(self.num_blocks, cuts), self.row_parts)
+        """Output tiles, as even as possible, of one lane each; of depthwise problems whole volumes."""
+        (z_axis, p_axis, q_axis), planes, found = self.axes, self.geometry.planes, []
+        parts, cuts = planes.images, 1
+        if not self.diagonal:
+            parts, cuts = parts_for_cores(planes, self.images, self.num_blocks, self.blocks)
+        out_tiles = itertools.product(cut_planes(planes, parts), cut_into(self.num_blocks, cuts), self.row_parts)
         for (first, zn), (j0, jn), (q0, qn) in out_tiles:
             image, z0 = divmod(first, z_axis.out)
             d0, dn = span(self.geometry.planes, first, zn)
@@ -263,13 +257,6 @@ class Stack:
             found.append((low, max(low, min(self.width, columns.size - moved)), moved))
         return found
 
-    def first_pieces(self, zn: int, jn: int) -> list[int]:
-        """The blocks of X at which the loads of the first output tile end."""
-        parts = self.parts_of(zn, jn)
-        return [
-            self.block_rows(sum(parts[sum(some) - 1])) for some in cut_into(len(parts), min(len(parts), FIRST_PIECES))
-        ]
-
     def rows_held(self, m: int) -> Part:
         """(first, count) of the rows of block m inside x; the count may be negative."""
         b = min(self.B, max(0, self.top - m * self.G))
@@ -277,8 +264,12 @@ class Stack:
 
     def x_pieces(self, lane: tuple[BlockPart, ...], is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
         """Loads of an output tile's X by (first block, end): whole blocks in one for each shift, others one by one."""
-        m0, begin = lane[1].x0, 0
-        for end in self.first_pieces(lane[0].bn, lane[1].bn) if is_first else [lane[1].xn]:
+        m0, begin, ends = lane[1].x0, 0, [lane[1].xn]
+        if is_first:
+            parts = self.parts_of(lane[0].bn, lane[1].bn)
+            pieces = cut_into(len(parts), min(len(parts), FIRST_PIECES))
+            ends = [self.block_rows(sum(parts[sum(some) - 1])) for some in pieces]
+        for end in ends:
             found, (first, last) = [], self.whole_blocks(m0 + begin, end - begin)
             for d, (low, high, moved) in enumerate(self.spans(lane[2].x0)):
                 if low >= high:

@@ -7,9 +7,10 @@ planes and segments: a step loads the next rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from math import gcd
 
 from .channel_pieces import Product, places_of, products_of
@@ -102,8 +103,8 @@ class RowSchedule(FilterSchedule):
         return self.steps is not None
 
 
-def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSchedule]:
-    """RowSchedules of settings, with y's columns in more and more parts."""
+def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> RowSchedule | None:
+    """The RowSchedule of settings with y's columns in the fewest parts that fit SBUF, or None."""
     planes, K, P, Q = geometry.planes, geometry.K, geometry.rows.out, geometry.columns.out
     volume, segments = planes.out // planes.images, fewest_tiles(geometry)
     width = min(Q, P_MAX // segments)
@@ -112,13 +113,8 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
     groups = cut_volumes(planes.out, planes.images, planes.images * div_ceil(volume, min(settings.depth, volume)))
     tiles, zn = div_ceil(Q, width), most_of(groups)
     for parts in PARTS_TRIED:
-        items = []
-        for rows in cut_into(P, min(P, PARTS)):
-            for group in groups:
-                for part in cut_into(tiles, min(tiles, parts)):
-                    q0 = part[0] * width
-                    qn = min(Q - q0, part[1] * width)
-                    items.append(Outputs(z0=group[0], zn=group[1], p0=rows[0], pn=rows[1], q0=q0, qn=qn))
+        cuts = cut_into(tiles, min(tiles, parts))
+        columns = [(first * width, min(Q - first * width, count * width)) for first, count in cuts]
         found = RowSchedule(
             k_tiles=k_tiles,
             products=products,
@@ -126,7 +122,7 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
             way=way_of(geometry, True),
             segments=segments,
             width=width,
-            items=items,
+            items=[Outputs(*z, *p, *q) for p, z, q in product(cut_into(P, min(P, PARTS)), groups, columns)],
             banks=cut(zn, max(1, BANK_COLUMNS // K)),
             blocks=div_ceil(zn * K, P_MAX),
             ring=window_of(geometry.rows, 2),
@@ -134,14 +130,8 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
             loop=settings.loop,
             steps=None,
         )
-        yield replace(found, steps=steps_alike(geometry, found))
-
-
-def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> RowSchedule | None:
-    """The RowSchedule of settings with the fewest parts that fit SBUF, or None."""
-    for found in row_schedules(geometry, settings):
         if fits_sbuf(row_bytes(geometry, found, options)):
-            return found
+            return replace(found, steps=steps_alike(geometry, found))
     return None
 
 

@@ -47,7 +47,20 @@ from .settings import (
     setting,
     warm_up,
 )
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut, cut_at, cut_into, div_ceil, slot_for, some_of
+from .tiles import (
+    BANK_COLUMNS,
+    P_MAX,
+    PARTS,
+    QUADRANT,
+    SBUF_BYTES,
+    cut,
+    cut_at,
+    cut_into,
+    div_ceil,
+    fits_sbuf,
+    slot_for,
+    some_of,
+)
 
 ALGORITHM = "weight_stationary"
 #: Rows of a row tile, and outputs of a block: with both, the parts of the columns begin at partitions that engines
@@ -119,19 +132,26 @@ PHASES = {name for name in declarations(PhasesSettings) if name != "warmup"}
 @functools.lru_cache(maxsize=PLANS_KEPT)
 def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedule | None, str]:
     """(Schedule, "") of complete settings, or (None, unsupported reason)."""
-    reserved, reason = prologue_bytes(options.prologue, geometry, geometry.planes.size), ""
-    if options.of_channels and isinstance(settings, PackedSettings):
+    reserved = prologue_bytes(options.prologue, geometry, geometry.planes.size)
+    made: Schedule | None
+    if isinstance(settings, PackedSettings):
         reserved += m_packing.statistics_bytes(geometry, options)
-    elif options.statistics:
-        channels = settings.channels if isinstance(settings, PhasesSettings) else P_MAX
-        reserved += m_packing.block_statistics_bytes(geometry, options, channels)
-    if isinstance(settings, PhasesSettings):
-        reason = _packing_reason(geometry, options, settings)
-        reason = reason or _tiles_unsupported(geometry, settings)
-    if reason:
-        return None, reason
-    schedule = build(geometry, settings, options.residual, reserved)
-    return schedule, "" if schedule is not None else settings.memory_unsupported(geometry)
+        made, num_bytes = m_packing.build_packed(geometry, settings), m_packing.packed_bytes
+    elif isinstance(settings, GroupsSettings):
+        reserved += m_packing.block_statistics_bytes(geometry, options, P_MAX)
+        made, num_bytes = _of_groups(geometry, settings), sbuf_bytes
+    else:
+        if reason := _packing_reason(geometry, options, settings):
+            return None, reason
+        axes, _, _, segments, sizes = _tiling(geometry, settings)
+        tiles = geometry.times * count_items(axes, sizes, segments)
+        if reason := too_many_tiles(f"C={geometry.C}, K={geometry.K}: {ALGORITHM}", tiles):
+            return None, reason
+        reserved += m_packing.block_statistics_bytes(geometry, options, settings.channels)
+        made, num_bytes = _of_phases(geometry, settings), sbuf_bytes
+    if made is None or not fits_sbuf(num_bytes(geometry, made, options.residual) + reserved):
+        return None, str(settings.memory_unsupported(geometry))
+    return made, ""
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
@@ -226,20 +246,6 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
     if names & set(m_packing.NAMES) or (unsupported_phases(geometry) and not names & PHASES):
         return PackedSettings
     return PhasesSettings
-
-
-def build(
-    geometry: Geometry, settings: GroupsSettings | PhasesSettings | PackedSettings, residual: bool, reserved: int = 0
-) -> Schedule | None:
-    """The Schedule of supported settings; None if it does not fit SBUF beside `reserved` bytes."""
-    num_bytes = sbuf_bytes
-    if isinstance(settings, PackedSettings):
-        made, num_bytes = m_packing.build_packed(geometry, settings), m_packing.packed_bytes
-    elif isinstance(settings, GroupsSettings):
-        made = _of_groups(geometry, settings)
-    else:
-        made = _of_phases(geometry, settings)
-    return made if made is not None and num_bytes(geometry, made, residual) + reserved <= SBUF_BYTES else None
 
 
 def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
@@ -384,13 +390,6 @@ def _extents(residents: list[Resident]) -> tuple[int, int, int]:
 def pages(schedule: Schedule) -> int:
     """Pages of 128 output channels that an M tile's row tiles fill."""
     return div_ceil(P_MAX // schedule.rows * schedule.slot, P_MAX)
-
-
-def _tiles_unsupported(geometry: Geometry, settings: PhasesSettings) -> str:
-    """Why the compiler does not take the output tiles of phases; "" if it may."""
-    axes, _, _, segments, sizes = _tiling(geometry, settings)
-    tiles = geometry.times * count_items(axes, sizes, segments)
-    return too_many_tiles(f"C={geometry.C}, K={geometry.K}: {ALGORITHM}", tiles)
 
 
 def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
