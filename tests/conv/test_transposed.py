@@ -287,7 +287,7 @@ REFUSED = [
     ({"config": (("segments", 3),)}, "config beside=none, segments=3.*2 or 4, of C=32, 64 or 128, not 6"),
     (COLUMNS | {"strict_nonfinite": True}, "multiplies by zero, which strict_nonfinite"),
     (COLUMNS | {"residual": np.zeros((2, 5, 12, 16), np.float32)}, "phases that share columns take no residual"),
-    (ROWS | {"filter_ref": np.zeros((6, 100, 4, 4), np.float32)}, "4 phases of 100 columns, by quadrants, must fit"),
+    (ROWS | {"filter_ref": np.zeros((6, 100, 4, 4), np.float32)}, "4 phases of 50 columns, by quadrants, must fit"),
     (PLAIN | {"lhs_dilation": (2, 1)}, r"filter_ref: weight_stationary takes filters \[C, K, ...\]"),
     (PLAIN | {"lhs_dilation": (1, 1)}, "lhs_dilation=1: weight_stationary has phases of transposed"),
 ]
