@@ -6,7 +6,7 @@ the descriptors (trn2.toml, dma), so that evacuations on Scalar and loads do not
 
 from .._nki import nisa, nl
 from ..schedules.tiles import cut_into, size_of
-from ._engines import is_16bit, pick
+from ._engines import copy_balanced
 
 
 def copy(dst, src):
@@ -66,7 +66,7 @@ def load_transposed(dst, hbm, strides, offset, alone, ledger):
         src = hbm.ap(pattern=pattern, offset=offset + h * strides[2])
         nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
     if hbm.dtype != dst.dtype:
-        nisa.tensor_copy(dst=dst, src=into, engine=pick(ledger, nn * hn * wn, is_16bit(hbm.dtype)))
+        copy_balanced(dst, into, ledger)
 
 
 def load_from_rows(dst, hbm, pattern, offset, indices):

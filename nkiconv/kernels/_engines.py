@@ -8,6 +8,7 @@ engine, never the result. Work is in whole numbers, in proportion to the engines
 from dataclasses import dataclass
 
 from .._nki import nisa, nl
+from ..schedules.tiles import size_of
 
 #: Work of an element: Vector's, with operands of 16 bits, for copies of 16 bits inside SBUF, and for memsets; Scalar's;
 #: GpSimd's, and for selects.
@@ -71,6 +72,12 @@ def pick(ledger, elements, fast):
         return nisa.engine.vector
     ledger.scalar = ledger.scalar + scalar_work
     return nisa.engine.scalar
+
+
+def copy_balanced(dst, src, ledger):
+    """Copy or evacuate a view by the engine that `pick` finds."""
+    engine = pick(ledger, size_of(dst.shape[1:]), is_16bit(src.dtype))
+    nisa.tensor_copy(dst=dst, src=src, engine=engine)
 
 
 def pick_sum(ledger, elements, fast, in_psum=False):

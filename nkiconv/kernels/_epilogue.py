@@ -15,7 +15,7 @@ from ..schedules.options import Epilogue, adds_last, either_reads
 from ..schedules.tiles import require, size_of
 from ._arguments import refuse
 from ._dma import copy
-from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, pick
+from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, copy_balanced, pick
 
 #: Functions of nki.isa.activation.
 FUNCTIONS = {
@@ -118,7 +118,7 @@ def unrounded(y_sbuf):
 def round_out(y_sbuf, sums_sbuf, ledger):
     """Round sums in the tile of `unrounded` to y_sbuf."""
     if sums_sbuf.dtype != y_sbuf.dtype:
-        nisa.tensor_copy(dst=y_sbuf, src=sums_sbuf, engine=pick(ledger, size_of(y_sbuf.shape[1:]), False))
+        copy_balanced(y_sbuf, sums_sbuf, ledger)
 
 
 def multiply_out(dst, acc, bias, factor):

@@ -12,7 +12,7 @@ from ..schedules.options import Norm, adds_last
 from ..schedules.tiles import cut, size_of
 from ._arguments import check_bias, refuse
 from ._dma import copy
-from ._engines import START_WORK, VECTOR_WORK, book_vector, pick
+from ._engines import START_WORK, VECTOR_WORK, book_vector, copy_balanced
 from ._epilogue import evacuate, scratch_of
 
 #: Elements that a bn_stats writes.
@@ -81,7 +81,7 @@ def evacuate_after(y_sbuf, sums, bias, residual, epilogue, ledger):
 
 def keep(dst, sums, ledger):
     """Round a norm's input, fp32 in PSUM or SBUF, to the tile that returns it."""
-    nisa.tensor_copy(dst=dst, src=sums, engine=pick(ledger, size_of(dst.shape[1:]), False))
+    copy_balanced(dst, sums, ledger)
 
 
 def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger, kept_sbuf):

@@ -3,7 +3,7 @@
 from ..._nki import nisa, nl
 from ...schedules.tiles import WORD_BYTES, size_of, whole_words
 from ...schedules.tiles import transposes_of_bank as transposes_of_bank
-from .._engines import is_16bit, pick
+from .._engines import copy_balanced
 
 
 def tiles_in_turn(count, shape, dtype):
@@ -31,20 +31,31 @@ def clear_tile(tile, itemsize, engine):
 def transposed_bank(sources, parts, pitch):
     """Views [w, p] in SBUF, at most a bank of them, transposed by the Tensor Engine into PSUM: [p, view, pitch], of
     which w columns are written."""
-    first = sources[0]
-    bank_psum = nl.ndarray((parts, len(sources), pitch), dtype=first.dtype, buffer=nl.psum)
-    for index in range(len(sources)):
-        dst = bank_psum[0:parts, index, 0 : first.shape[0]]
-        nisa.nc_transpose(dst=dst, data=sources[index], engine=nisa.engine.tensor)
+    bank_psum = nl.ndarray((parts, len(sources), pitch), dtype=sources[0].dtype, buffer=nl.psum)
+    transpose_into(bank_psum, sources)
     return bank_psum
+
+
+def transpose_into(bank_psum, sources):
+    """Transpose views [w, p] in SBUF, whose p may differ and have several axes, into a bank [p, view, w or more]."""
+    for index, data in enumerate(sources):
+        dst = bank_psum[0 : size_of(data.shape[1:]), index, 0 : data.shape[0]]
+        nisa.nc_transpose(dst=dst, data=data, engine=nisa.engine.tensor)
 
 
 def transpose_together(dst_sbuf, sources, itemsize, ledger):
     """Transpose views [w, p] of filters, at most a bank of them, into [p, view, w] in SBUF by one evacuation."""
     parts, count, width = dst_sbuf.shape
     bank_psum = transposed_bank(sources, parts, whole_words(width, itemsize))
-    engine = pick(ledger, count * width, is_16bit(dst_sbuf.dtype))
-    nisa.tensor_copy(dst=dst_sbuf, src=bank_psum[0:parts, 0:count, 0:width], engine=engine)
+    copy_balanced(dst_sbuf, bank_psum[0:parts, 0:count, 0:width], ledger)
+
+
+def copy_backwards(dst_sbuf, raw_sbuf, ledger):
+    """Copy filters [c, k, r, s] with taps in reverse order, tap by tap, in order to [c, tap, k]."""
+    S, taps = raw_sbuf.shape[3], dst_sbuf.shape[1]
+    for tap in range(taps):
+        r, s = divmod(taps - 1 - tap, S)
+        copy_balanced(dst_sbuf[:, tap], raw_sbuf[:, :, r, s], ledger)
 
 
 def turn_forwards(raw_sbuf):

@@ -4,11 +4,11 @@
 """
 
 from ..._nki import nisa, nl
-from ...schedules.geometry import num_taps
+from ...schedules.geometry import filter_rows, num_taps
 from ...schedules.regions import offset_at as offset_at
 from ...schedules.regions import pattern_of as pattern_of
 from ...schedules.regions import region_at as region_at
-from ...schedules.tiles import div_ceil
+from ...schedules.tiles import div_ceil, picked
 from .._dma import copy, copy_moved, spot
 from .._dma import load_region as load_region
 from .call import scale_residual
@@ -62,6 +62,31 @@ def around(height, width, filled):
     end, high = max(first, end), max(low, high)
     found = (0, first, 0, width), (end, height, 0, width), (first, end, 0, low), (first, end, high, width)
     return [one for one in found if one[0] < one[1] and one[2] < one[3]]
+
+
+def load_filters(operands, geometry, k, c, block=None, by_input=False, copies=1):
+    """Load filters into a new tile [k, c, r, s], or by input [c, k, r, s], in `copies` copies along the partitions.
+
+    k, c: (first, count) of output channels, and of input channels of their group. block: (first row, rows, first
+    column, columns) of taps; None: all, rows of all planes.
+    """
+    r0, rn, s0, sn = block or (0, filter_rows(geometry), 0, geometry.columns.taps)
+    axes = (1, 0, 2, 3) if by_input else (0, 1, 2, 3)
+    strides, shape = picked(geometry.w_strides, axes), picked((k[1], c[1], rn, sn), axes)
+    tile_sbuf = nl.ndarray((copies * shape[0], *shape[1:]), dtype=operands.w_dtype, buffer=nl.sbuf)
+    offset = offset_at(geometry.w_strides, (k[0], c[0], r0, s0))
+    for index in range(copies):
+        load_region(tile_sbuf, operands.w, (index * shape[0], 0, 0, 0), pattern_of(strides, shape), offset)
+    return tile_sbuf
+
+
+def load_depthwise(operands, geometry, c0, cn):
+    """Load the filters of channels of x into a new tile [c, outputs of a channel, r, s]."""
+    each, (by_k, by_c, by_r, by_s) = geometry.K // geometry.C, geometry.w_strides
+    apart, shape = by_c if geometry.flipped else each * by_k, (cn, each, filter_rows(geometry), geometry.columns.taps)
+    tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    load_region(tile_sbuf, operands.w, (0, 0, 0, 0), pattern_of((apart, by_k, by_r, by_s), shape), c0 * apart)
+    return tile_sbuf
 
 
 def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):

@@ -17,7 +17,7 @@ from ...schedules.relayout import (
 )
 from ...schedules.tiles import PARTS, size_of
 from .._dma import copy, load_transposed
-from .._engines import is_16bit, new_ledger, pick
+from .._engines import copy_balanced, new_ledger
 from .call import part_of_core
 from .filter_feed import turn_forwards
 from .regions import offset_at, pattern_of
@@ -72,8 +72,7 @@ def copy_transposed(target_hbm, source_hbm, part):
             pattern = pattern_of((by[1], by[2], by[3], by[0]), (nn, hn, bn, an))
             copy(raw_sbuf, source_hbm.ap(pattern=pattern, offset=source))
             lines_sbuf = nl.ndarray((nn * hn, an, bn), dtype=dtype, buffer=nl.sbuf)
-            engine = pick(ledger, an * bn, is_16bit(dtype))
-            nisa.tensor_copy(dst=lines_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
+            copy_balanced(lines_sbuf, raw_sbuf.permute((0, 2, 1)), ledger)
             pattern = pattern_of((to[1], to[2], to[0], to[3]), (nn, hn, an, bn))
         else:
             lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)

@@ -4,11 +4,12 @@ Of a stored run of m * 128 pixels, partition p holds the neighbours p * m .. p *
 one run if they are all channels.
 """
 
-from ..._nki import nisa, nl
+from ..._nki import nl
 from ...schedules.frames import is_transposed as is_transposed
 from ...schedules.tiles import BANK_COLUMNS, div_ceil
 from .._dma import copy
-from .._engines import is_16bit, pick
+from .._engines import copy_balanced
+from .filter_feed import transpose_into
 
 
 def store_transposed(hbm, strides, data_sbuf, offset, ledger):
@@ -47,12 +48,7 @@ def store_run(hbm, data_sbuf, offset, step, ledger):
         full, more = count // side, count % side
         partitions = full + (1 if more > 0 else 0)
         pixels_psum = nl.ndarray((partitions, side, cn + cn % 2), dtype=data_sbuf.dtype, buffer=nl.psum)
-        for tile in range(side):
-            nisa.nc_transpose(
-                dst=pixels_psum[0 : full + (1 if tile < more else 0), tile, 0:cn],
-                data=data_sbuf[0:cn, first + tile : first + count : side],
-                engine=nisa.engine.tensor,
-            )
+        transpose_into(pixels_psum, [data_sbuf[:, first + tile : first + count : side] for tile in range(side)])
         pixels_sbuf = nl.ndarray((partitions, side, cn), dtype=data_sbuf.dtype, buffer=nl.sbuf)
         read_pixels_out(pixels_sbuf, pixels_psum, partitions, 0, more, ledger)
         read_pixels_out(pixels_sbuf, pixels_psum, full, more, side, ledger)
@@ -68,8 +64,5 @@ def read_pixels_out(pixels_sbuf, pixels_psum, partitions, first, end, ledger):
     """Evacuate tiles first .. end-1 of transposed pixels; none if end <= first."""
     cn = pixels_sbuf.shape[2]
     if end > first:
-        nisa.tensor_copy(
-            dst=pixels_sbuf[0:partitions, first:end, 0:cn],
-            src=pixels_psum[0:partitions, first:end, 0:cn],
-            engine=pick(ledger, (end - first) * cn, is_16bit(pixels_sbuf.dtype)),
-        )
+        src = pixels_psum[0:partitions, first:end, 0:cn]
+        copy_balanced(pixels_sbuf[0:partitions, first:end, 0:cn], src, ledger)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ..._nki import nisa, nl
 from ...schedules.geometry import Geometry
-from ...schedules.tiles import PARTS, share
+from ...schedules.tiles import PARTS, share, some_of
 from .._dma import copy
 from .._engines import Ledger
 from ..conv.call import Operands
@@ -36,6 +36,19 @@ def start_ones(work, dtype):
     if work.bias != None:
         work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=dtype, buffer=nl.sbuf)
         nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
+
+
+def run_parts(work, run):
+    """Run passes: this core's, over all units; with split all passes, over this core's halves of the units, whose sums
+    are added."""
+    plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
+    if not plan.split:
+        run(some_of(plan.passes, share(len(plan.passes), cores, core)))
+        return
+    first, count = share(PARTS, cores, core)
+    for half in range(first, first + count):
+        work.half = half
+        run(plan.passes)
 
 
 def waits(work):

@@ -8,10 +8,10 @@ from ...schedules.blocks import extent_of, taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD
-from ...schedules.tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, some_of
+from ...schedules.tiles import PSUM_BANKS, div_ceil, filled
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
-from .halves import start_ones
+from .halves import run_parts, start_ones
 from .loads import Piece, as_stored, clear_x, clear_y, is_channels_last, load_lines, load_x, load_y, tile_of
 from .sums import add_beside, leavings_of, multiply, part_of_joint, start_joint, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
@@ -38,28 +38,19 @@ class Feed(nl.NKIObject):
 
 
 def run_weight(work):
-    """Compute this core's part of the passes; with split, each core sums half of each pass's tiles, and both halves are
-    added."""
-    plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
+    """Compute this core's part of the passes."""
+    plan = work.plan
     if plan.geometry.flipped:
         work.operands = replace(work.operands, x=work.operands.w, w=work.operands.x)
     warm_up(warm_zeros(), plan.settings.warmup, 1)
     start_ones(work, work.operands.w_dtype)
     buffers = start_buffers(work)
-    if not plan.split:
-        mine = some_of(plan.passes, share(len(plan.passes), cores, core))
-        run_passes(work, mine, -1, buffers)
-        return
-    mine = share(PARTS, cores, core)
-    for half in range(mine[0], mine[0] + mine[1]):
-        work.half = half
-        run_passes(work, plan.passes, half, buffers)
+    run_parts(work, lambda passes: run_passes(work, passes, buffers))
 
 
-def run_passes(work, passes, half, buffers):
-    """Compute the products of passes in order, over a half of the units or, for -1, all; tiles are loaded, or
-    transposed, as far ahead as there are buffers."""
-    order, work.leavings = order_of(work.plan, passes, half), leavings_of(work, passes)
+def run_passes(work, passes, buffers):
+    """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
+    order, work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
     feed, settings = Feed(order.tiles, buffers), work.plan.settings
     sums, held, joint = [], filled(PSUM_BANKS, None), None
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None

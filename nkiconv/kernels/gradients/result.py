@@ -1,6 +1,6 @@
 """What a filter gradient is: the filter that there is none of, and the dtype and shape of the result."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 from ... import rules
 from ..._nki import nl
@@ -8,19 +8,11 @@ from ...schedules.tiles import require
 from .._arguments import refuse
 
 
-@dataclass
-class FilterLike(nl.NKIObject):
-    """Shape and dtype of a tensor that there is none of here."""
-
-    shape: tuple
-    dtype: object
-
-
 def filter_like(filter_shape, axes, grad_ref, bias_gradient):
     """The filter of this shape with so many axes of its taps; refused are no such shape, and a bias_gradient that is
     neither True nor False."""
     refuse(rules.sizes("filter_shape", filter_shape, axes + 2), rules.flag("bias_gradient", bias_gradient))
-    return FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
+    return SimpleNamespace(shape=filter_shape, dtype=grad_ref.dtype)
 
 
 def result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype):

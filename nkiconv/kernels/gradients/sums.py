@@ -8,7 +8,7 @@ from ...schedules.blocks import banks_of_taps
 from ...schedules.geometry import filter_rows
 from ...schedules.tiles import size_of
 from .._dma import copy
-from .._engines import book_vector, pick
+from .._engines import book_vector, copy_balanced
 from ..conv.regions import offset_at
 from .halves import keep_sums, other_sums, own_part, waits
 from .loads import as_stored, is_channels_last, sizes_stored, tile_of, with_last
@@ -159,7 +159,7 @@ def add_beside(work, accumulator, acc_psum, into_sbuf, added):
         sums, end = as_stored(sums_beside(work, accumulator, acc_psum, index), last), index + 1 == accumulator.beside
         found_sbuf = into_sbuf if end else nl.ndarray(into_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if added == None:
-            nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(into_sbuf.shape[1:]), False))
+            copy_balanced(found_sbuf, sums, work.ledger)
         else:
             book_vector(work.ledger, size_of(into_sbuf.shape[1:]))
             nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)

@@ -7,7 +7,7 @@ from ..._nki import nisa, nl
 from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, filled, size_of, some_of
 from .._dma import copy
-from .._engines import START_WORK, copy_work, is_16bit, pick
+from .._engines import START_WORK, copy_balanced, copy_work
 from ..conv.regions import around, load_region, offset_at
 
 
@@ -216,8 +216,5 @@ def transpose_row(work, ahead, side, row, source, tile_sbuf):
                 engine=nisa.engine.tensor,
             )
         columns = slice(first * step, (first + count - 1) * step + 1, step)
-        nisa.tensor_copy(
-            dst=tile_sbuf[0:units, rows, columns, c : c + channels],
-            src=bank[0:units, 0:count, 0:members, 0:channels].permute((0, 2, 1, 3)),
-            engine=pick(work.ledger, count * members * channels, is_16bit(tile_sbuf.dtype)),
-        )
+        found = bank[0:units, 0:count, 0:members, 0:channels].permute((0, 2, 1, 3))
+        copy_balanced(tile_sbuf[0:units, rows, columns, c : c + channels], found, work.ledger)

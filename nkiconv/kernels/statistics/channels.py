@@ -5,6 +5,7 @@ from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, lines_of, share, si
 from .._dma import load, store
 from .._engines import itemsize_of
 from .._statistics import add_values, combine_each, finish, new_statistics
+from ..conv.filter_feed import transpose_into
 
 #: Bytes a partition of a tile of x.
 TILE_BYTES = 16_384
@@ -113,10 +114,5 @@ def add_pixels(statistics, x_sbuf, tile):
     together = min(transposes_of_bank(partitions, itemsize), nl.tile_size.bn_stats_fmax // partitions)
     for start, count in cut(each, together):
         x_psum = nl.ndarray((cn, count, whole_words(partitions, itemsize)), dtype=x_sbuf.dtype, buffer=nl.psum)
-        for index in range(count):
-            nisa.nc_transpose(
-                dst=x_psum[0:cn, index, 0:partitions],
-                data=x_sbuf[0:partitions, start + index, c : c + cn],
-                engine=nisa.engine.tensor,
-            )
+        transpose_into(x_psum, [x_sbuf[:, pixel, c : c + cn] for pixel in range(start, start + count)])
         add_values(statistics, x_psum[0:cn, 0:count, 0:partitions])

@@ -12,6 +12,7 @@ from ...norms import SHARED_MAX
 from ...schedules.tiles import cut_at, div_ceil, share, size_of
 from .._dma import load, store
 from .._pixel_norms import rstd_of
+from ..conv.filter_feed import transpose_into
 
 #: The most triples (count, mean, variance) a partition at once.
 TOGETHER = SHARED_MAX
@@ -95,9 +96,7 @@ def load_transposed(stats_sbuf, stats, parts, first, number):
             load(parts_sbuf, hbm, pattern, 3 * (start * number + first))
             for mean in range(each):
                 found_psum = nl.ndarray((rows, 3, n), dtype=nl.float32, buffer=nl.psum)
-                for which in range(3):
-                    data = parts_sbuf[0:n, 0:rows, mean, which]
-                    nisa.nc_transpose(dst=found_psum[0:rows, which, 0:n], data=data, engine=nisa.engine.tensor)
+                transpose_into(found_psum, [parts_sbuf[:, :, mean, which] for which in range(3)])
                 nisa.tensor_copy(
                     dst=stats_sbuf[0:rows, part : part + n, mean, 0:3],
                     src=found_psum.permute((0, 2, 1)),

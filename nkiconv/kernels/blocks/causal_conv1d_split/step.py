@@ -18,8 +18,9 @@ from ...._nki import nisa, nl
 from ....schedules.split import build
 from ....schedules.tiles import BANK_COLUMNS, whole_words
 from ..._dma import load, load_from_rows, store, store_to_rows
-from ..._engines import is_16bit, pick
+from ..._engines import copy_balanced
 from ..._prologue import load_rows
+from ...conv.filter_feed import transpose_into
 from .results import Results, load_filters
 
 #: The most groups loaded ahead, the current one included, and bytes a partition of all groups in SBUF.
@@ -106,14 +107,9 @@ def transpose_position(held, place, ledger):
     found_psum = nl.ndarray((*shape[:2], whole_words(count, 2)), dtype=source.dtype, buffer=nl.psum)
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
-        for tile in range(tiles.start, tiles.stop):
-            into, channels = found_psum[0 : run.rows, tile, 0:count], group.channels(run, tile)
-            nisa.nc_transpose(dst=into, data=source[0:count, channels, place], engine=nisa.engine.tensor)
-        nisa.tensor_copy(
-            dst=found_sbuf[0 : run.rows, tiles, 0:count],
-            src=found_psum[0 : run.rows, tiles, 0:count],
-            engine=pick(ledger, run.tiles * count, is_16bit(source.dtype)),
-        )
+        every = [group.channels(run, tile) for tile in range(tiles.start, tiles.stop)]
+        transpose_into(found_psum[:, tiles], [source[:, channels, place] for channels in every])
+        copy_balanced(found_sbuf[0 : run.rows, tiles, 0:count], found_psum[0 : run.rows, tiles, 0:count], ledger)
     return found_sbuf
 
 
@@ -134,11 +130,8 @@ def join_next_states(held, size, T, ledger):
     if kept > 0:
         parts.append((0, kept, held.state, size - kept))
     for begin, end, source, place in parts:
-        nisa.tensor_copy(
-            dst=next_sbuf[0:count, 0:channels, begin:end],
-            src=source[0:count, 0:channels, place : place + end - begin],
-            engine=pick(ledger, channels * (end - begin), is_16bit(source.dtype)),
-        )
+        src = source[0:count, 0:channels, place : place + end - begin]
+        copy_balanced(next_sbuf[0:count, 0:channels, begin:end], src, ledger)
     held.state, held.positions = next_sbuf, []
 
 

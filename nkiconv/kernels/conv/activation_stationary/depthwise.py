@@ -25,12 +25,12 @@ from ....schedules.cuts import places_inside
 from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, images_together
 from ....schedules.tiles import cut, cut_at, share, some_of, whole_words
 from ..._dma import copy
-from ..._engines import START_WORK, copy_work, is_16bit, pick
+from ..._engines import START_WORK, copy_balanced, copy_work, is_16bit
 from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..._warm import warm_up
-from ..filter_feed import tiles_in_turn
-from ..regions import around, load_bias_as, offset_at, residual_of, store_regions
+from ..filter_feed import tiles_in_turn, transposed_bank
+from ..regions import around, load_bias_as, load_depthwise, offset_at, residual_of, store_regions
 from .loop import Core, bias_of
 
 
@@ -237,20 +237,13 @@ class BlockCore(Core):
         plan, (first, count), (n, nn), cn = self.plan, bank, planes.images, item.channels[1]
         parts, size, below = nn * cn, plan.size, plan.below(item)
         pitch = whole_words(parts, self.geometry.itemsize)
-        bank_psum = nl.ndarray((size, count, pitch), dtype=tile_sbuf.dtype, buffer=nl.psum)
-        for slot in range(count):
-            window, block = divmod(first + slot, below)
+        sources = []
+        for window, block in (divmod(first + slot, below) for slot in range(count)):
             row, start = block * plan.apart, plan.windows[window].start - plan.windows[0].start
-            nisa.nc_transpose(
-                dst=bank_psum[0:size, slot, 0:parts],
-                data=planes.framed[0:parts, row : row + plan.rows, start : start + plan.width],
-                engine=nisa.engine.tensor,
-            )
-        nisa.tensor_copy(
-            dst=tile_sbuf[0:size, 0, first : first + count, n : n + nn, 0:cn],
-            src=bank_psum.ap(pattern=[[count * pitch, size], [pitch, count], [cn, nn], [1, cn]], offset=0),
-            engine=pick(self.ledger, count * parts, is_16bit(tile_sbuf.dtype)),
-        )
+            sources.append(planes.framed[:, row : row + plan.rows, start : start + plan.width])
+        bank_psum = transposed_bank(sources, size, pitch)
+        blocks = bank_psum.ap(pattern=[[count * pitch, size], [pitch, count], [cn, nn], [1, cn]], offset=0)
+        copy_balanced(tile_sbuf[0:size, 0, first : first + count, n : n + nn, 0:cn], blocks, self.ledger)
 
     def start_results(self, item):
         """(tile of results, residual times beta or None) of an item."""
@@ -262,15 +255,9 @@ class BlockCore(Core):
         return y_sbuf, residual_of(operands, shape, regions, ragged)
 
     def load_taps(self, c0, cn):
-        """Load the filters of some channels in memory order, tiles [c, r, s] of at most 128 channels."""
-        R, S, found = self.geometry.rows.taps, self.geometry.columns.taps, []
-        by_k, by_c, by_r, by_s = self.geometry.w_strides
-        by_k = by_c if self.geometry.flipped else by_k
-        for first, count in cut_at(cn, nl.tile_size.pmax):
-            found.append(nl.ndarray((count, R, S), dtype=self.operands.w_dtype, buffer=nl.sbuf))
-            pattern = [[by_k, count], [by_r, R], [by_s, S]]
-            copy(found[-1], self.operands.w.ap(pattern=pattern, offset=(c0 + first) * by_k))
-        return found
+        """Load the filters of some channels in memory order, tiles [c, 1, r, s] of at most 128 channels."""
+        parts = cut_at(cn, nl.tile_size.pmax)
+        return [load_depthwise(self.operands, self.geometry, c0 + first, count) for first, count in parts]
 
     def matrices_for(self, index):
         """Start the loads of the matrices of item number `index`, and of the next item's if there is a tile."""
@@ -299,7 +286,7 @@ class BlockCore(Core):
             # taps before the first element see only zeros between pixels
             if at >= 0:
                 r, s = divmod(R * S - 1 - tap if geometry.flipped else tap, S)
-                nisa.tensor_copy(dst=line_sbuf[0:cn, at : at + 1], src=w_sbuf[0:cn, r, s : s + 1], engine=engine)
+                nisa.tensor_copy(dst=line_sbuf[0:cn, at : at + 1], src=w_sbuf[0:cn, 0, r, s : s + 1], engine=engine)
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):

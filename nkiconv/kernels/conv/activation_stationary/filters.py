@@ -16,9 +16,9 @@ from ....schedules.geometry import filter_rows
 from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_block_bytes, raw_blocks
 from ....schedules.tiles import BANK_BYTES, cut, whole_words
 from ..._dma import copy, load_transposed
-from ..._engines import is_16bit, pick
-from ..filter_feed import transpose_together
-from ..regions import load_packed, offset_at, pattern_of
+from ..._engines import copy_balanced
+from ..filter_feed import copy_backwards, transpose_together
+from ..regions import load_filters, load_packed, pattern_of
 
 
 class Filters:
@@ -63,13 +63,8 @@ class Filters:
         (k_tile, *_), block, part = self.loads[self.done + len(self.raws)]
         own, tile_sbuf = self.plan.k_tiles[k_tile][0], self.tiles[k_tile]
         if self.is_raw:
-            (r0, rn, s0, sn), k0 = block, self.k0 + part[0]
-            shape, first = (part[1], own.count, rn, sn), (k0, own.c0, r0, s0)
-            if self.plan.way == "backwards":
-                shape, strides, first = (own.count, part[1], rn, sn), (by_c, by_k, by_r, by_s), (own.c0, k0, r0, s0)
-            raw_sbuf = nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf)
-            copy(raw_sbuf, w_hbm.ap(pattern=pattern_of(strides, shape), offset=offset_at(strides, first)))
-            self.raws.append(raw_sbuf)
+            k, by_input = (self.k0 + part[0], part[1]), self.plan.way == "backwards"
+            self.raws.append(load_filters(self.operands, geometry, k, (own.c0, own.count), block, by_input))
             return
         self.done += 1
         offset, strides = self.k0 * by_k + own.c0 * by_c, (by_c, by_r, by_s, by_k)
@@ -102,19 +97,12 @@ class Filters:
         raw_sbuf = self.raws.pop(0)
         for k_tile in k_tiles:
             if self.plan.way == "backwards":
-                self.copy_backwards(k_tile, part, raw_sbuf)
+                own_sbuf = self.tiles[k_tile][0 : raw_sbuf.shape[0], :, part[0] : sum(part)]
+                copy_backwards(own_sbuf, raw_sbuf, self.ledger)
             else:
                 self.transpose_block(k_tile, block, part, raw_sbuf)
         self.done += 1
         self.load(len(self.ends) - 1)
-
-    def copy_backwards(self, k_tile, part, raw_sbuf):
-        """Copy the taps of a block [c, k, rows, columns] to their places in reverse order."""
-        (count, kn, rn, sn), k0 = raw_sbuf.shape, part[0]
-        for tap in range(rn * sn):
-            at = rn * sn - 1 - tap
-            src, dst = raw_sbuf[0:count, 0:kn, at // sn, at % sn], self.tiles[k_tile][0:count, tap, k0 : k0 + kn]
-            nisa.tensor_copy(dst=dst, src=src, engine=pick(self.ledger, kn, is_16bit(raw_sbuf.dtype)))
 
     def transpose_block(self, k_tile, block, part, raw_sbuf):
         """Transpose the places of a block, as many together as a bank holds of one row of taps, or of one product."""
@@ -154,11 +142,8 @@ class Filters:
         for piece in pieces:
             c, (r, s), (end, _) = piece.c0 - own.c0, tap(places[0], piece), tap(places[-1], piece)
             step = max(1, (end - r) // max(1, count - 1))
-            nisa.tensor_copy(
-                dst=gathered_sbuf[0:kn, 0:count, piece.part : piece.part + piece.count],
-                src=raw_sbuf[0:kn, c : c + piece.count, r : end + 1 : step, s].permute((0, 2, 1)),
-                engine=pick(self.ledger, count * piece.count, is_16bit(raw_sbuf.dtype)),
-            )
+            taps = raw_sbuf[0:kn, c : c + piece.count, r : end + 1 : step, s].permute((0, 2, 1))
+            copy_balanced(gathered_sbuf[0:kn, 0:count, piece.part : piece.part + piece.count], taps, self.ledger)
         views = [gathered_sbuf[0:kn, index, 0:parts] for index in range(count)]
         return views[::-1] if falls else views
 

@@ -11,7 +11,7 @@ from ....schedules.tiles import div_ceil
 from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..._warm import warm_up
-from ..regions import load_region, offset_at, store_regions
+from ..regions import load_filters, offset_at, store_regions
 from .loop import Core, bias_of
 
 
@@ -38,17 +38,15 @@ class PatchCore(Core):
     def load_tile(self, item):
         """Load x of an output tile, [c, image, row, column] of each K tile; after each K tile's x its filters of the
         rows of taps, unless they are loaded."""
-        geometry, operands, found, (by_k, by_c, by_r, by_s) = self.geometry, self.operands, [], self.geometry.w_strides
-        fresh, (r0, rn), K, S = item.r not in self.weights, item.r, geometry.K, geometry.columns.taps
+        geometry, operands, found, fresh = self.geometry, self.operands, [], item.r not in self.weights
         own = self.weights.setdefault(item.r, [])
         for c0, cn in self.plan.k_tiles:
             shape = (cn, item.n[1], item.i[1], geometry.columns.size)
             found.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
             load_x(found[-1], operands, geometry, (c0, item.n[0], item.i[0], 0), ledger=self.ledger)
             if fresh:
-                own.append(nl.ndarray((cn, K, rn, S), dtype=operands.w_dtype, buffer=nl.sbuf))
-                pattern = [[by_c, cn], [by_k, K], [by_r, rn], [by_s, S]]
-                load_region(own[-1], operands.w, (0, 0, 0, 0), pattern, offset_at(geometry.w_strides, (0, c0, r0, 0)))
+                block = *item.r, 0, geometry.columns.taps
+                own.append(load_filters(operands, geometry, (0, geometry.K), (c0, cn), block, True))
         return found
 
     def bank_of(self, item, x, y_sbuf, column, k, r):

@@ -14,7 +14,7 @@ from ....schedules.cuts import Outputs, places_inside, window_of
 from ....schedules.geometry import span
 from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
 from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
-from ..._engines import is_16bit, new_ledger, pick
+from ..._engines import copy_balanced, new_ledger
 from ..._prologue import load_x
 from ..._warm import warm_up
 from ..call import moved_operands
@@ -214,11 +214,8 @@ class RowCore(Core):
             sources = [results.sbuf[0:positions, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
             bank_psum = transposed_bank(sources, parts, whole_words(positions, y_itemsize))
             for index in range(count):
-                nisa.tensor_copy(
-                    dst=results.y_sbuf[0:parts, first + index, 0:segments, results.q : results.q + results.qn],
-                    src=bank_psum[0:parts, index, 0:positions].reshape((parts, segments, results.qn)),
-                    engine=pick(self.ledger, positions, is_16bit(results.sbuf.dtype)),
-                )
+                y = results.y_sbuf[0:parts, first + index, 0:segments, results.q : results.q + results.qn]
+                copy_balanced(y, bank_psum[0:parts, index, 0:positions].reshape(y.shape), self.ledger)
         if results.q + results.qn == results.item.qn:
             self.store_step(results)
         self.waiting = None

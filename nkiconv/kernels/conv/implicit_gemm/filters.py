@@ -22,7 +22,8 @@ from ....schedules.implicit_gemm_products import (
 from ....schedules.implicit_gemm_schedule import AHEAD_BYTES
 from ....schedules.products import in_order as tap_order
 from ....schedules.tiles import WORD_BYTES, whole_words
-from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
+from ..._engines import START_WORK, VECTOR_WORK, copy_balanced
+from ..filter_feed import transpose_into
 from .stationaries import (
     group_mask,
     in_order,
@@ -184,13 +185,13 @@ class Filters:
         transposed_psum = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.psum)
         if m_tile.pack > 1 and block.place not in self.masks:
             self.masks[block.place] = group_mask(m_tile, geometry, raw_sbuf.dtype)
-        for index in range(num):
-            s = (piece.first + index) * depth - block.s0
-            if m_tile.pack > 1:
-                taps = spread_groups(raw_sbuf[0:kn, 0:channels, piece.row, s], self.masks[block.place], m_tile)
-            else:
-                taps = raw_sbuf[0:kn, 0:channels, piece.row, s : s + piece.depth].permute((0, 2, 1))
-            nisa.nc_transpose(dst=transposed_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
+        firsts = range(piece.first * depth - block.s0, (piece.first + num) * depth - block.s0, depth)
+        if m_tile.pack > 1:
+            rows = (raw_sbuf[:, :, piece.row, s] for s in firsts)
+            transpose_into(transposed_psum, (spread_groups(row, self.masks[block.place], m_tile) for row in rows))
+        else:
+            taps = [raw_sbuf[:, :, piece.row, s : s + piece.depth].permute((0, 2, 1)) for s in firsts]
+            transpose_into(transposed_psum, taps)
         shift, row = rows_apart(geometry, m_tile), block.r0 + piece.row
         data = transposed_psum[0:count, 0:num, 0:kn]
         for u in range(m_tile.rows):
@@ -204,7 +205,7 @@ class Filters:
                 words = data.view(nl.float32)
                 nisa.tensor_copy(dst=into[0].view(nl.float32), src=words, engine=nisa.engine.vector)
             else:
-                nisa.tensor_copy(dst=into[0], src=data, engine=pick(self.ledger, num * kn, is_16bit(raw_sbuf.dtype)))
+                copy_balanced(into[0], data, self.ledger)
 
     def _pair_k_tile(self, block, whole_sbuf):
         """Start the pairs of a K tile's stationaries that need no transposes, by rows of taps."""

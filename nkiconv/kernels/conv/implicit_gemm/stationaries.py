@@ -20,10 +20,10 @@ from ....schedules.implicit_gemm_channels import (
 from ....schedules.planes import channel_runs
 from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
-from ..._engines import is_16bit, pick
+from ..._engines import copy_balanced
 from ..._masks import keep_between, keep_equal
 from ..filter_feed import turn_forwards
-from ..regions import load_region
+from ..regions import load_depthwise, load_filters, load_region
 
 
 def new_tile(geometry, block, dtype, whole=False):
@@ -60,14 +60,8 @@ def slot_of(tile_sbuf, geometry, slot):
 
 def load_channels(operands, geometry, block):
     """Load the filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
-    each, R, S = geometry.K // geometry.C, filter_rows(geometry), geometry.columns.taps
-    c0, count = block.k_tile[:2]
-    raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-    by_k, by_c, by_r, by_s = geometry.w_strides
-    apart = by_c if geometry.flipped else each * by_k
-    pattern = pattern_of((apart, by_k, by_r, by_s), (count, each, R, S))
-    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, c0 * apart)
-    return raw_sbuf.reshape((count, each, R * S))
+    raw_sbuf = load_depthwise(operands, geometry, *block.k_tile[:2])
+    return raw_sbuf.reshape((*raw_sbuf.shape[:2], num_taps(geometry)))
 
 
 def load_stationaries(tile_sbuf, operands, geometry, block):
@@ -131,29 +125,21 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
     shape = (kn, rn, sn, channels) if by_tap else raw_sbuf.shape
     found_sbuf = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     into_sbuf = found_sbuf.permute((0, 3, 1, 2)) if by_tap else found_sbuf
-    engine = pick(ledger, rn * sn * channels, is_16bit(raw_sbuf.dtype)) if by_tap else None
     for at, channel, step, count in channel_runs(geometry, c0, channels):
         first = channel - c0
         src = raw_sbuf[0:kn, first : first + (count - 1) * step + 1 : step, 0:rn, 0:sn]
         dst = into_sbuf[0:kn, at : at + count, 0:rn, 0:sn]
         if by_tap:
             dst, src = dst.permute((0, 2, 3, 1)), src.permute((0, 2, 3, 1))
-        else:
-            engine = pick(ledger, count * rn * sn, is_16bit(raw_sbuf.dtype))
-        nisa.tensor_copy(dst=dst, src=src, engine=engine)
+        copy_balanced(dst, src, ledger)
     return found_sbuf
 
 
 def load_backwards(operands, geometry, block):
     """Load all taps of a K tile of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF,
     one copy for each tap of a folded group."""
-    (c0, count, depth, *_), kn, k0 = block.k_tile, block.m_tile.kn, block.m_tile.k0 % (geometry.K // geometry.groups)
-    R, S, strides = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
-    raw_sbuf = nl.ndarray((depth * count, kn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-    pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (count, kn, R, S))
-    for d in range(depth):
-        load_region(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + k0 * strides[0])
-    return raw_sbuf
+    k = block.m_tile.k0 % (geometry.K // geometry.groups), block.m_tile.kn
+    return load_filters(operands, geometry, k, block.k_tile[:2], by_input=True, copies=block.k_tile.depth)
 
 
 def place_backwards(filters_sbuf, raw_sbuf, geometry, block, piece, ledger):
@@ -164,11 +150,8 @@ def place_backwards(filters_sbuf, raw_sbuf, geometry, block, piece, ledger):
         for p in range(0, piece.depth * count, count):
             s = S - 1 - group * k_tile.depth - p // count
             for u in range(m_tile.rows):
-                nisa.tensor_copy(
-                    dst=filters_sbuf[p : p + count, piece.row + u * shift, group, u, 0:kn],
-                    src=raw_sbuf[p : p + count, 0:kn, R - 1 - piece.row, s],
-                    engine=pick(ledger, kn, is_16bit(raw_sbuf.dtype)),
-                )
+                dst = filters_sbuf[p : p + count, piece.row + u * shift, group, u, 0:kn]
+                copy_balanced(dst, raw_sbuf[p : p + count, 0:kn, R - 1 - piece.row, s], ledger)
 
 
 def stationary_of_product(filters_sbuf, geometry, m_tile, k_tile, product):

@@ -5,15 +5,13 @@ added during the current one (`preparing`).
 """
 
 from ...._nki import nisa, nl
-from ....schedules.geometry import filter_rows
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
-from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
 from ..._epilogue import evacuate
 from ..._prologue import load_x
-from ..regions import load_region
+from ..regions import load_filters
 from ..transposes import is_transposed
 from .preparing import Preparing
 from .rows import Factor, clear, clear_beside, load_copies
@@ -24,14 +22,8 @@ ORDER_OF_SUMS = (1, 2, 0, 3)
 
 def load_planes_of_taps(operands, geometry, block):
     """Load the taps of a block in memory order: [kn, c, rows of taps, columns] for each run of channels."""
-    own, found = geometry.direct, []
-    for _, _, c, count in row_pieces(geometry, block.c0, block.channels):
-        shape = (block.m_tile.kn, count, filter_rows(own), own.columns.taps)
-        raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        offset = offset_at(own.w_strides, (block.m_tile.k0, c, 0, 0))
-        load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(own.w_strides, shape), offset)
-        found.append(raw_sbuf)
-    return found
+    k, channels = (block.m_tile.k0, block.m_tile.kn), row_pieces(geometry, block.c0, block.channels)
+    return [load_filters(operands, geometry.direct, k, (c, count)) for _, _, c, count in channels]
 
 
 def sums_of_taps(raws, geometry, block):

@@ -20,10 +20,10 @@ from ....schedules.cuts import blocks_of_taps
 from ....schedules.geometry import filter_rows, num_taps
 from ....schedules.tiles import BANK_COLUMNS, cut_at
 from ....schedules.weight_stationary import FILTER_BUFFERS
-from ..._engines import START_WORK, copy_work, is_16bit, pick
+from ..._engines import START_WORK, copy_balanced, copy_work
 from ..._masks import keep_between, keep_equal
 from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
-from ..regions import load_region
+from ..regions import load_filters, load_region
 from .packed_filters import PackedFilters
 from .stacked_filters import TransposedFilters
 from .toeplitz_filters import ToeplitzFilters
@@ -37,15 +37,10 @@ class PhaseFilters(nl.NKIObject):
 
     def load(self, tile, k_tile):
         """Load the filters of an M tile for a K tile: [(segment, c), k, tap]."""
-        geometry, own = self.geometry, tile[0]
         c0, cn, _, held = self.schedule.k_tiles[k_tile]
-        rows, columns = filter_rows(geometry), geometry.columns.taps
-        by_k, by_c, by_r, by_s = geometry.w_strides
-        raw_sbuf = nl.ndarray((held * cn, own.kn, rows, columns), dtype=self.operands.w_dtype, buffer=nl.sbuf)
-        pattern = [[by_c, cn], [by_k, own.kn], [by_r, rows], [by_s, columns]]
-        for segment in range(held):
-            load_region(raw_sbuf, self.operands.w, (segment * cn, 0, 0, 0), pattern, c0 * by_c + own.k0 * by_k)
-        self.made[tile[0], k_tile] = [raw_sbuf.reshape((held * cn, own.kn, num_taps(geometry)))]
+        k = tile[0].k0, tile[0].kn
+        raw_sbuf = load_filters(self.operands, self.geometry, k, (c0, cn), by_input=True, copies=held)
+        self.made[tile[0], k_tile] = [raw_sbuf.reshape((*raw_sbuf.shape[:2], num_taps(self.geometry)))]
 
     def _packed(self, raw_sbuf, sweep, first, held):
         """Stationaries of a sweep for some segments: block-diagonal over these, zero for the others."""
@@ -58,11 +53,8 @@ class PhaseFilters(nl.NKIObject):
                 for segment in range(held if tap >= 0 else 0):
                     column = output * slot + (first + segment) * kn
                     own = slice(segment * cn, (segment + 1) * cn)
-                    nisa.tensor_copy(
-                        dst=packed_sbuf[own, product.index, column : column + kn],
-                        src=raw_sbuf[own, 0:kn, tap],
-                        engine=pick(self.ledger, kn, is_16bit(raw_sbuf.dtype)),
-                    )
+                    dst = packed_sbuf[own, product.index, column : column + kn]
+                    copy_balanced(dst, raw_sbuf[own, 0:kn, tap], self.ledger)
         return packed_sbuf
 
     def stationary(self, tile, k_tile, sweep, row_tile, product):
@@ -214,14 +206,13 @@ class GroupFilters(nl.NKIObject):
             if rows is None or columns is None:
                 continue
             dst = filters_sbuf[first : first + inputs, rows[1], columns[1], k : k + kn]
-            own, engine = src[0:inputs, rows[0], columns[0], 0:kn], nisa.engine.vector
-            in_psum = not self.by_input and uh + uw == 0
-            if in_psum:
-                engine = pick(self.ledger, rn * sn * kn, False)
-            else:
+            own = src[0:inputs, rows[0], columns[0], 0:kn]
+            if self.by_input or uh + uw > 0:
                 self.ledger.vector += START_WORK + rn * sn * kn * copy_work(filters_sbuf.dtype)
-            nisa.tensor_copy(dst=dst, src=own, engine=engine)
-            if in_psum and own.shape == src.shape:
+                nisa.tensor_copy(dst=dst, src=own, engine=nisa.engine.vector)
+                continue
+            copy_balanced(dst, own, self.ledger)
+            if own.shape == src.shape:
                 src = dst
 
     def _spread(self, raw_sbuf, block):

@@ -11,8 +11,8 @@ from ...._nki import nisa, nl
 from ....schedules.geometry import filter_rows
 from ....schedules.planes import is_by_plane
 from ....schedules.tiles import cut_at
-from ..._engines import is_16bit, pick
-from ..filter_feed import clear_tile, clear_words, transpose_together, transposes_of_bank
+from ..._engines import copy_balanced
+from ..filter_feed import clear_tile, clear_words, copy_backwards, transpose_together, transposes_of_bank
 from ..regions import load_packed, load_region, pattern_of
 
 
@@ -130,10 +130,8 @@ class PackedFilters(nl.NKIObject):
             return raw_sbuf.reshape((raw_sbuf.shape[0], R, S, self.geometry.K))
         rows, channels = raw_sbuf.shape[:2] if not self.by_input else raw_sbuf.shape[1::-1]
         taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-        for tap in range(R * S if self.by_input else 0):
-            src = raw_sbuf[:, :, R - 1 - tap // S, S - 1 - tap % S]
-            nisa.tensor_copy(dst=taps_sbuf[:, tap], src=src, engine=pick(self.ledger, rows, is_16bit(src.dtype)))
         if self.by_input:
+            copy_backwards(taps_sbuf, raw_sbuf, self.ledger)
             return taps_sbuf.reshape((channels, R, S, rows))
         each = self.geometry.depth.taps if is_by_plane(self.geometry) else 1
         by_tap = raw_sbuf.reshape((rows, channels // each, each, R * S))
@@ -152,5 +150,4 @@ class PackedFilters(nl.NKIObject):
                 continue
             src = taps_sbuf[:, t * self.geometry.rows.taps :][:, met[0], s : s + count]
             dst = made_sbuf[0:parts, t * rows.window :][:, met[1], g, 0:count, u * K : u * K + K]
-            engine = pick(self.ledger, src.shape[1] * count * K, is_16bit(src.dtype))
-            nisa.tensor_copy(dst=dst, src=src, engine=engine)
+            copy_balanced(dst, src, self.ledger)

@@ -16,6 +16,7 @@ from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements
 from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
+from ..regions import load_depthwise
 
 
 class ToeplitzFilters(nl.NKIObject):
@@ -89,21 +90,16 @@ class ToeplitzFilters(nl.NKIObject):
         rows, planes, S, depth = geometry.rows, geometry.planes.taps, geometry.columns.taps, window_of(geometry.rows, 1)
         c0, cn = self.m_tiles[0][0], self.m_tiles[-1][0] + self.m_tiles[-1][1] - self.m_tiles[0][0]
         found_hbm = nl.ndarray((cn, planes * self.plane), dtype=dtype, buffer=nl.private_hbm)
-        by_k, by_c, by_r, by_s = geometry.w_strides
-        by_k = by_c if geometry.flipped else by_k
         for begin in range(0, cn, pmax):
             n = min(pmax, cn - begin)
-            w_sbuf = nl.ndarray((n, planes * rows.taps, S), dtype=dtype, buffer=nl.sbuf)
-            pattern = [[by_k, n], [by_r, planes * rows.taps], [by_s, S]]
-            copy(w_sbuf, self.operands.w.ap(pattern=pattern, offset=(c0 + begin) * by_k))
+            w_sbuf = load_depthwise(self.operands, geometry, c0 + begin, n)
             z_sbuf = nl.ndarray((n, planes * depth, S), dtype=dtype, buffer=nl.sbuf)
             if rows.dilation > 1:
                 nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-            if geometry.flipped:
-                w_sbuf = turn_forwards(w_sbuf.expand_dim(1)).reshape(w_sbuf.shape)
+            w_sbuf = turn_forwards(w_sbuf) if geometry.flipped else w_sbuf
             for t in range(planes):
                 for r in range(rows.taps):
-                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[0:n, t * rows.taps + r, 0:S]
+                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, 0, t * rows.taps + r]
                     nisa.tensor_copy(dst=z_sbuf[0:n, row, 0:S], src=own, engine=nisa.engine.vector)
             copy(found_hbm[begin : begin + n], z_sbuf.reshape((n, planes * self.plane)))
         return found_hbm

@@ -8,10 +8,10 @@ from ....schedules.blocks import units_of
 from ....schedules.cuts import put_first
 from ....schedules.diagonals import READS
 from ....schedules.tiles import PARTS, cut_at, cut_into, share, size_of, some_of
-from ..._engines import is_16bit, pick
+from ..._engines import copy_balanced
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
-from ..halves import start_ones
+from ..halves import run_parts, start_ones
 from ..loads import Piece, as_stored, clear_sides, clear_x, clear_y, is_channels_last, load_x, load_y, with_last
 from ..loop import new_blocks
 from ..sums import multiply
@@ -32,21 +32,13 @@ class Step(nl.NKIObject):
 
 
 def run_diagonals(work):
-    """Compute this core's part of the passes; with split, each core sums half of each pass's tiles, and both halves are
-    added."""
-    plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
+    """Compute this core's part of the passes."""
+    plan = work.plan
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, plan.settings.warmup, 1)
     start_ones(work, nl.float32)
     constants = make_constants(plan, zeros_sbuf, start_reads(plan))
-    if not plan.split:
-        mine = some_of(plan.passes, share(len(plan.passes), cores, core))
-        run_steps(work, constants, steps_of(plan, mine, (0, len(plan.tiles))))
-        return
-    mine = share(PARTS, cores, core)
-    for half in range(mine[0], mine[0] + mine[1]):
-        work.half = half
-        run_steps(work, constants, steps_of(plan, plan.passes, share(len(plan.tiles), PARTS, half)))
+    run_parts(work, lambda passes: run_steps(work, constants, steps_of(work, passes)))
 
 
 def start_reads(plan):
@@ -59,9 +51,10 @@ def start_reads(plan):
     return cycle([some_of(found, part) for part in cut_into(len(found), READS)])
 
 
-def steps_of(plan, passes, tiles):
-    """Steps of passes over tiles (first, count)."""
-    found, (begin, count) = [], tiles
+def steps_of(work, passes):
+    """Steps of passes over all tiles, or over the current half of them."""
+    plan, found, every = work.plan, [], len(work.plan.tiles)
+    begin, count = (0, every) if work.half < 0 else share(every, PARTS, work.half)
     for one in passes:
         for index in range(begin, begin + count):
             strip, below = plan.strips[index]
@@ -156,11 +149,7 @@ def copy_shared(work, step, above, below):
         for first, end, groups in spans_of(work, step):
             into = below.x[t][first:end, 0:count, :, 0 : groups * plan.c]
             rows = above.x[t][first:end, plan.h[1] - count : plan.h[1], :, 0 : groups * plan.c]
-            nisa.tensor_copy(
-                dst=as_stored(into, last),
-                src=as_stored(rows, last),
-                engine=pick(work.ledger, count * plan.w[1] * groups * plan.c, is_16bit(work.operands.x_dtype)),
-            )
+            copy_balanced(as_stored(into, last), as_stored(rows, last), work.ledger)
 
 
 def start_taps(work, step):
@@ -245,11 +234,8 @@ def read_bank(work, bank_psum, read_sbuf, count, into):
     )
     pattern = [[read_sbuf.shape[1], rows], [height * width, count * plan.c], [width, hn], [1, wn]]
     sums = bank_psum[0:rows, 0 : count * plan.c * hn * wn]
-    nisa.tensor_copy(
-        dst=read_sbuf.ap(pattern=pattern, offset=(into * plan.c * height + h) * width + w),
-        src=sums.reshape((rows, count * plan.c, hn, wn)),
-        engine=pick(work.ledger, sums.shape[1], False),
-    )
+    places = read_sbuf.ap(pattern=pattern, offset=(into * plan.c * height + h) * width + w)
+    copy_balanced(places, sums.reshape((rows, count * plan.c, hn, wn)), work.ledger)
 
 
 def add_zeros(plan, constants, bank_psum, part, index):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._dma import copy, load, store
-from ..._engines import book_vector, pick
+from ..._engines import book_vector, copy_balanced
 from ..._masks import keep_between, keep_equal
 from ..halves import own_part, with_other_half
 from ..sums import multiply
@@ -48,7 +48,7 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
     found_sbuf = nl.ndarray((*lead, plan.own, *taps), dtype=into.dtype, buffer=nl.sbuf)
     flat_sbuf = found_sbuf.reshape(found_psum.shape)
     if work.added == None:
-        nisa.tensor_copy(dst=flat_sbuf, src=found_psum, engine=pick(work.ledger, lead[1] * plan.each, False))
+        copy_balanced(flat_sbuf, found_psum, work.ledger)
     else:
         added_sbuf = nl.ndarray(found_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if part[1] % plan.settings.below > 0:
@@ -156,7 +156,7 @@ def store_biases(work, step, biases_sbuf, units):
                 moving, target = biases_sbuf[first : first + units, k : k + count], sums_psum[0:1, part, 0:count]
                 multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
                 found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.tensor_copy(dst=found_sbuf, src=target, engine=pick(work.ledger, count, False))
+                copy_balanced(found_sbuf, target, work.ledger)
                 whole_sbuf, mine = with_other_half(work, found_sbuf), own_part(work, count)
                 if whole_sbuf != None and mine[1] > 0:
                     into = work.bias.ap(pattern=[[mine[1], 1], [1, mine[1]]], offset=group * plan.k + k + mine[0])
