@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._nki import nisa, nl
-from ..schedules.options import MOVING_MAX, TRIPLES
+from ..schedules.options import MOVING_MAX, TRIPLES, adds_bias_alone
 from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
 from ._engines import book_vector
+from ._epilogue import evacuate, round_out, unrounded
 
 #: The most statistics waiting while engines copy them to other partitions.
 COPIED_MAX = 1
@@ -224,6 +225,23 @@ class OutputStatistics:
         """The offset of this core's part of an M tile of an image."""
         images, channels = self.hbm.shape[1], self.hbm.shape[2]
         return 3 * ((nl.program_id(0) * images + image) * channels + m_tile.k0)
+
+
+def evacuate_counted(y_sbuf, acc, bias, residual, options, ledger, count, evacuates=None):
+    """`evacuate` with statistics of y before it is rounded, of acc where a bias is all that is added to it.
+
+    count: takes (values, the bias that they lack), or None. evacuates: evacuates into a tile in place of `evacuate`;
+    acc is None then if other sums are added to it.
+    """
+    alone = acc is not None and adds_bias_alone(options.epilogue)
+    into = y_sbuf if count is None or alone else unrounded(y_sbuf)
+    if evacuates is None:
+        evacuate(into, acc, bias, residual, options.epilogue, ledger, options.strict_nonfinite)
+    else:
+        evacuates(into)
+    if count is not None:
+        count(*((acc, bias) if alone else (into, None)))
+        round_out(y_sbuf, into, ledger)
 
 
 def runs(numbers):

@@ -30,12 +30,11 @@ from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pi
 from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts
 from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of
 from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, WAITING_MAX, Item, kinds_of, sums_of
-from ....schedules.options import adds_bias_alone
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share
 from ..._engines import new_ledger
-from ..._epilogue import evacuate, load_bias, round_out, unrounded
-from ..._statistics import OutputStatistics
+from ..._epilogue import load_bias
+from ..._statistics import OutputStatistics, evacuate_counted
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import moved_operands
 from ..regions import offset_at, store_regions
@@ -304,7 +303,7 @@ class Core:
     def finish_sums(self, one):
         """Evacuate a bank of sums, add it to the statistics, and store it: with the output tile's last bank all of
         them, but each bank at once if no work hides the stores."""
-        results, geometry, epilogue, item = one.results, self.geometry, self.options.epilogue, one.results.item
+        results, geometry, item = one.results, self.geometry, one.results.item
         bank, out_tile = bank_of_y(geometry, item.out_tile, one.bank), out_tile_of_y(geometry, item.out_tile)
         y_sbuf, residual = window(results.y_sbuf, bank), window(results.residual_sbuf, bank)
         bias_sbuf, m_tile = self.group.biases[results.index], results.m_tile
@@ -314,20 +313,18 @@ class Core:
             if results.index + 1 == len(self.group.m_tiles):
                 self.norms.add(self.every, bank)
             return
-        plain = len(one.banks) == 1 and geometry.direct is None
-        held = self.statistics is not None and not (plain and adds_bias_alone(epilogue))
-        sums_sbuf = unrounded(y_sbuf) if held else y_sbuf
-        if plain:
-            strict = self.options.strict_nonfinite
-            evacuate(sums_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, strict)
-        else:
+
+        def reads(into):
             read_out = read_sums_out if geometry.direct is None else read_pair_out
-            read_out(sums_sbuf, one.banks, bias_sbuf, residual, epilogue, self.ledger)
-        if self.statistics is not None:
-            counted, bias_sbuf = (sums_sbuf, None) if held else (acc_psum, bias_sbuf)
+            read_out(into, one.banks, bias_sbuf, residual, self.options.epilogue, self.ledger)
+
+        def count(values, bias):
             rows = rows_of_all(m_tile, out_tile, bank)
-            self.statistics.add(m_tile, counted, out_tile.z0 + bank.z, rows, bias_sbuf)
-            round_out(y_sbuf, sums_sbuf, self.ledger)
+            self.statistics.add(m_tile, values, out_tile.z0 + bank.z, rows, bias)
+
+        plain, counts = len(one.banks) == 1 and geometry.direct is None, None if self.statistics is None else count
+        acc, evacuates = (acc_psum, None) if plain else (None, reads)
+        evacuate_counted(y_sbuf, acc, bias_sbuf, residual, self.options, self.ledger, counts, evacuates)
         if stores_channels(geometry):
             first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
             self.late.finish(WAITING_MAX - 1)

@@ -25,41 +25,19 @@ Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, `sche
 from dataclasses import dataclass, replace
 
 from ...._nki import nisa, nl
-from ....schedules.block_schedule import Schedule, banks_of, blocks_in, output_in, size_of
-from ....schedules.options import Options, adds_bias_alone
+from ....schedules.block_schedule import banks_of, blocks_in, output_in, size_of
 from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
-from ..._engines import Ledger, new_ledger
-from ..._epilogue import evacuate
+from ..._engines import new_ledger
+from ..._statistics import evacuate_counted
 from ..._warm import accumulator, warm_up
-from ..call import Operands, of_array
+from ..call import of_array
 from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
 from .load import Inputs, StackedInputs
 from .residents import Residents, StackedResidents
 from .results import PackedResults, Results
 from .shift_and_add import ShiftAndAdd
-from .statistics import add_outputs, before_rounding, leave, new_output_statistics
-
-
-@dataclass
-class Work(nl.NKIObject):
-    """State that all output tiles share."""
-
-    operands: Operands
-    options: Options
-    schedule: Schedule
-    zeros_sbuf: object
-    ledger: Ledger
-    residents: object
-    inputs: object
-    results: object
-    #: WarmBanks
-    warm: list
-    #: ShiftAndAdd, or None
-    adder: object = None
-    #: OutputStatistics, or None, and rows of y
-    statistics: object = None
-    rows_out: int = 0
+from .statistics import count_outputs, counter, new_output_statistics
 
 
 @dataclass
@@ -74,87 +52,165 @@ class Sums(nl.NKIObject):
     fresh: int = 0
 
 
+class Core:
+    """State that all output tiles of a core share; adder: ShiftAndAdd, or None; statistics: OutputStatistics, or
+    None."""
+
+    def __init__(self, operands, geometry, options, schedule, steps, ledger, statistics):
+        self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
+        self.steps, self.ledger, self.statistics = steps, ledger, statistics
+        given, stacked, shifts = (operands, geometry, schedule, steps, ledger), schedule.stack, schedule.shift
+        self.inputs = Inputs(*given) if stacked is None else StackedInputs(*given)
+        self.residents = Residents(*given) if stacked is None else StackedResidents(*given)
+        self.results = (Results if schedule.pack is None else PackedResults)(operands, geometry, schedule, ledger)
+        self.zeros_sbuf = self.residents.start(self.inputs)
+        blocks, late = self.residents.warm_blocks, schedule.late_warmup
+        self.warm = warm_up(self.zeros_sbuf, schedule.warmup - late, blocks)
+        self.residents.make_first()
+        self.warm += warm_up(self.zeros_sbuf, late, blocks)
+        self.adder = None if shifts is None else ShiftAndAdd(schedule, steps, options.epilogue, ledger)
+
+    def run(self):
+        """Compute the steps; x of the next ones is loaded meanwhile."""
+        schedule = self.schedule
+        for index, (b, i) in enumerate(self.steps):
+            self.inputs.load((index + schedule.buffers) * len(schedule.k_tiles))
+            x, resident = self.inputs.take(index), schedule.residents[b]
+            for place, tile in enumerate(resident.tiles):
+                self.residents.make_until(index, place)
+                together = schedule.together if index + place == 0 else 1
+                self.work_tile(tile, resident.items[i], x, together, index)
+
+    def work_tile(self, tile, lanes, x, together, index):
+        """Compute an M tile's results for the output tile of a step, `together` banks at a time."""
+        last = index + 1 == len(self.steps)  # no work hides the stores
+        schedule, results = self.schedule, self.results
+        tile = [one for one in tile if one.lane < len(lanes)]
+        results.start(tile, lanes)
+        biases = [self.residents.biases.of(one) for one in tile]
+        banks = list(banks_of(schedule, lanes, tile[0].k0))
+        for first, n in cut_at(len(banks), together):
+            # two banks before the Tensor Engine needs them, so that evacuation waits for no loads of later rows
+            self.inputs.copy_held(index + (2 if len(banks) == 1 else 1 if first + 2 >= len(banks) else 0))
+            some = banks[first : first + n]
+            every = [[self.new_sums(one, lanes, bank) for one in tile] for bank in some]
+            for k_tile in range(len(schedule.k_tiles)):
+                for bank, sums in zip(some, every, strict=True):
+                    self.add_products(tile, lanes, bank.sweep, x, sums, k_tile)
+            for bank, sums in zip(some, every, strict=True):
+                for place, one in enumerate(sums):
+                    if one != None:
+                        self.evacuate_bank(tile, place, lanes, bank, one, biases[place])
+                if bank.done:
+                    results.finish(tile, lanes, bank.blocks, last)
+        results.end(tile, lanes, last)
+
+    def new_sums(self, row_tile, lanes, bank):
+        """New Sums of a row tile for a bank, None if its lane has no such blocks; they begin with a product of zeros if
+        no product is valid at all blocks."""
+        schedule, lane = self.schedule, lanes[row_tile.lane]
+        sweep = schedule.sweeps[bank.sweep]
+        blocks = blocks_in(sweep, lane, bank.blocks)
+        if size_of(blocks) == 0:
+            return None
+        counts = [count for _, count in blocks]
+        psum, started = accumulator(self.warm, (schedule.width(row_tile.kn), *counts))
+        found = []
+        for index, place in enumerate(sweep.products):
+            planes, rows, columns = (lane[axis].valid_range(place.e[axis], blocks[axis]) for axis in range(3))
+            if planes[2] * rows[2] * columns[2] > 0:
+                found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
+        found = covering_first(found, *counts)
+        if schedule.shift != None and schedule.shift.groups > 1:
+            found, fresh = fresh_first(found, blocks, schedule.shift.groups)
+            if fresh > 0:
+                return Sums(psum, blocks, found, started, 0 if started else fresh)
+        if not started and (len(found) == 0 or not is_whole(found[0], *counts)):
+            zero_sums(psum, self.zeros_sbuf)
+            started = True
+        return Sums(psum, blocks, found, started)
+
+    def add_products(self, tile, lanes, sweep, x, every, k_tile):
+        """Add the products of a K tile to the sums of each row tile of a bank; the row tiles work in parallel."""
+        schedule = self.schedule
+        longest = max(len(sums.products) if sums != None else 0 for sums in every)
+        x_sbuf = of_array(x[k_tile], self.operands) if longest > 0 else None
+        for which in range(longest):
+            for row_tile, sums in zip(tile, every, strict=True):
+                if sums == None or which >= len(sums.products):
+                    continue
+                product, lane = sums.products[which], lanes[row_tile.lane]
+                place = schedule.sweeps[sweep].products[product.group]
+                stationary = self.residents.filters.stationary(tile, k_tile, sweep, row_tile, place)
+                parts = (row_tile.first, stationary.shape[0])
+                tiled = schedule.rows < nl.tile_size.pmax
+                nisa.nc_matmul(
+                    dst=sums_met(sums.psum, product, [first for first, _ in sums.blocks]),
+                    stationary=of_array(stationary, self.operands),
+                    moving=elements_met(x_sbuf, parts, product, [part.x0 for part in lane]),
+                    accumulate=sums.started and (k_tile > 0 or which >= sums.fresh),
+                    tile_position=(row_tile.first, 0) if tiled else (),
+                    tile_size=(schedule.rows, nl.tile_size.pmax) if tiled else (),
+                )
+                sums.started = True
+
+    def evacuate_bank(self, tile, index, lanes, bank, sums, bias_sbuf):
+        """Evacuate an accumulator to its places in the results: one packed output after the other, or the rows of a
+        block together if they are gathered."""
+        schedule, results, row_tile = self.schedule, self.results, tile[index]
+        sweep, lane = schedule.sweeps[bank.sweep], lanes[row_tile.lane]
+        place = row_tile, lane, sweep, sums.blocks
+        if schedule.shift != None:
+            self.shift_out(place, index, sums.psum, bias_sbuf)
+            return
+        rows = schedule.together_rows
+        size = rows * schedule.slot if schedule.gathers else schedule.segments * row_tile.kn
+        y_sbuf, base, own = results.place(index, row_tile)
+        for first in range(0, len(sweep.outputs), rows):
+            fz, fp, fq = sweep.outputs[first]
+            (z, p, q), (yz, yp, yq) = output_in(lane, sums.blocks, (fz, own if schedule.gathers else fp, fq))
+            if z[1] * p[1] * q[1] > 0:
+                acc = spaced(sums.psum, (first * schedule.slot, size), z, p, q)
+                residual = results.residuals[index]
+                if residual != None:
+                    there = (p[0] + sums.blocks[1][0] - lane[1].b0, p[1], p[2]) if schedule.gathers else yp
+                    residual = spaced(residual, (0, size), yz, there, yq)
+                y, count = spaced(y_sbuf, (base, size), yz, yp, yq), counter(self, place, first, (z[0], p[0], q[0]))
+                evacuate_counted(y, acc, bias_sbuf, residual, self.options, self.ledger, count)
+        count_outputs(self, place, sums.psum, bias_sbuf)
+
+    def shift_out(self, place, index, acc_psum, bias_sbuf):
+        """Shift and add the sums of several columns of taps, and evacuate them to their places in the results."""
+        row_tile, lane, sweep, blocks = place
+        y_sbuf, base, _ = self.results.place(index, row_tile)
+        (z, m, _), (yz, _, _) = output_in(lane, blocks, sweep.outputs[0])
+        column = next(one for one in lane[2].tiles if one[2] == blocks[2][0])
+        rows, columns = (blocks[1][0] - lane[1].b0, m[1], 1), (column[0], column[1], 1)
+        acc_psum = acc_psum[:, z[0] : z[0] + z[1], 0 : m[1]]
+        residual = self.results.residuals[index]
+        if residual != None:
+            residual = spaced(residual, (0, row_tile.kn), yz, rows, columns)
+        y, alone = spaced(y_sbuf, (base, row_tile.kn), yz, rows, columns), None
+        if self.statistics is not None:
+            alone = self.adder.alone(acc_psum, column, (row_tile.kn, z[1], m[1]))
+
+        def adds(into):
+            self.adder.add(into, acc_psum, column, bias_sbuf, residual)
+
+        count = counter(self, place)
+        evacuate_counted(y, alone, bias_sbuf, residual, self.options, self.ledger, count, adds)
+
+
 def run_weight_stationary(operands, geometry, options, schedule):
-    """Compute this core's share of the output tiles; x of the next ones is loaded meanwhile."""
+    """Compute this core's share of the output tiles."""
     if schedule.shift != None:
         geometry = with_windows(geometry, schedule.shift.Z)
-    steps = schedule.steps(nl.program_id(0), nl.num_programs())
-    ledger, k_tiles = new_ledger(), len(schedule.k_tiles)
+    steps, ledger = schedule.steps(nl.program_id(0), nl.num_programs()), new_ledger()
     statistics = new_output_statistics(operands, geometry, options, schedule, steps, ledger)
-    if len(steps) == 0:
-        return
-    given, stacked = (operands, geometry, schedule, steps, ledger), schedule.stack != None
-    inputs = StackedInputs(*given) if stacked else Inputs(*given)
-    residents = StackedResidents(*given) if stacked else Residents(*given)
-    results = (Results if schedule.pack is None else PackedResults)(operands, geometry, schedule, ledger)
-    zeros_sbuf = residents.start(inputs)
-    warm = warm_up(zeros_sbuf, schedule.warmup - schedule.late_warmup, residents.warm_blocks)
-    residents.make_first()
-    warm += warm_up(zeros_sbuf, schedule.late_warmup, residents.warm_blocks)
-    work = Work(operands, options, schedule, zeros_sbuf, ledger, residents, inputs, results, warm)
-    work.rows_out, work.statistics = geometry.rows.out, statistics
-    if schedule.shift != None:
-        work.adder = ShiftAndAdd(schedule, steps, options.epilogue, ledger)
-    for index, (b, i) in enumerate(steps):
-        inputs.load((index + schedule.buffers) * k_tiles)
-        x, resident = inputs.take(index), schedule.residents[b]
-        for place, tile in enumerate(resident.tiles):
-            residents.make_until(index, place)
-            together = schedule.together if index + place == 0 else 1
-            work_tile(work, tile, resident.items[i], x, together, index)
-    if statistics is not None:
-        statistics.end()
-
-
-def work_tile(work, tile, lanes, x, together, index):
-    """Compute an M tile's results for the output tile of a step, `together` banks at a time."""
-    last = index + 1 == len(work.residents.steps)  # no work hides the stores
-    schedule, results = work.schedule, work.results
-    tile = [one for one in tile if one.lane < len(lanes)]
-    results.start(tile, lanes)
-    biases = [work.residents.biases.of(one) for one in tile]
-    banks = list(banks_of(schedule, lanes, tile[0].k0))
-    for first, n in cut_at(len(banks), together):
-        # two banks before the Tensor Engine needs them, so that evacuation waits for no loads of later rows
-        work.inputs.copy_held(index + (2 if len(banks) == 1 else 1 if first + 2 >= len(banks) else 0))
-        some = banks[first : first + n]
-        every = [[new_sums(work, one, lanes, bank) for one in tile] for bank in some]
-        for k_tile in range(len(schedule.k_tiles)):
-            for bank, sums in zip(some, every, strict=True):
-                add_products(work, tile, lanes, bank.sweep, x, sums, k_tile)
-        for bank, sums in zip(some, every, strict=True):
-            for place, one in enumerate(sums):
-                if one != None:
-                    evacuate_bank(work, tile, place, lanes, bank, one, biases[place])
-            if bank.done:
-                results.finish(tile, lanes, bank.blocks, last)
-    results.end(tile, lanes, last)
-
-
-def new_sums(work, row_tile, lanes, bank):
-    """New Sums of a row tile for a bank, None if its lane has no such blocks; they begin with a product of zeros if no
-    product is valid at all blocks."""
-    schedule, lane = work.schedule, lanes[row_tile.lane]
-    sweep = schedule.sweeps[bank.sweep]
-    blocks = blocks_in(sweep, lane, bank.blocks)
-    if size_of(blocks) == 0:
-        return None
-    counts = [count for _, count in blocks]
-    psum, started = accumulator(work.warm, (schedule.width(row_tile.kn), *counts))
-    found = []
-    for index, place in enumerate(sweep.products):
-        planes, rows, columns = (lane[axis].valid_range(place.e[axis], blocks[axis]) for axis in range(3))
-        if planes[2] * rows[2] * columns[2] > 0:
-            found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
-    found = covering_first(found, *counts)
-    if schedule.shift != None and schedule.shift.groups > 1:
-        found, fresh = fresh_first(found, blocks, schedule.shift.groups)
-        if fresh > 0:
-            return Sums(psum, blocks, found, started, 0 if started else fresh)
-    if not started and (len(found) == 0 or not is_whole(found[0], *counts)):
-        zero_sums(psum, work.zeros_sbuf)
-        started = True
-    return Sums(psum, blocks, found, started)
+    if len(steps) > 0:
+        Core(operands, geometry, options, schedule, steps, ledger, statistics).run()
+        if statistics is not None:
+            statistics.end()
 
 
 def fresh_first(products, blocks, groups):
@@ -181,83 +237,3 @@ def fresh_first(products, blocks, groups):
         if end == low and len(new) == len(some):
             return new + again + products[:first] + products[first + groups :], len(new)
     return products, 0
-
-
-def add_products(work, tile, lanes, sweep, x, every, k_tile):
-    """Add the products of a K tile to the sums of each row tile of a bank; the row tiles work in parallel."""
-    schedule = work.schedule
-    longest = max(len(sums.products) if sums != None else 0 for sums in every)
-    x_sbuf = of_array(x[k_tile], work.operands) if longest > 0 else None
-    for which in range(longest):
-        for row_tile, sums in zip(tile, every, strict=True):
-            if sums == None or which >= len(sums.products):
-                continue
-            product, lane = sums.products[which], lanes[row_tile.lane]
-            place = schedule.sweeps[sweep].products[product.group]
-            stationary = work.residents.filters.stationary(tile, k_tile, sweep, row_tile, place)
-            parts = (row_tile.first, stationary.shape[0])
-            tiled = schedule.rows < nl.tile_size.pmax
-            nisa.nc_matmul(
-                dst=sums_met(sums.psum, product, [first for first, _ in sums.blocks]),
-                stationary=of_array(stationary, work.operands),
-                moving=elements_met(x_sbuf, parts, product, [part.x0 for part in lane]),
-                accumulate=sums.started and (k_tile > 0 or which >= sums.fresh),
-                tile_position=(row_tile.first, 0) if tiled else (),
-                tile_size=(schedule.rows, nl.tile_size.pmax) if tiled else (),
-            )
-            sums.started = True
-
-
-def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
-    """Evacuate an accumulator to its places in the results: one packed output after the other, or the rows of a block
-    together if they are gathered."""
-    schedule, results = work.schedule, work.results
-    if schedule.shift != None:
-        shift_out(work, tile, index, lanes, bank, sums, bias_sbuf)
-        return
-    strict, row_tile = work.options.strict_nonfinite, tile[index]
-    sweep, lane = schedule.sweeps[bank.sweep], lanes[row_tile.lane]
-    rows = schedule.together_rows
-    size = rows * schedule.slot if schedule.gathers else schedule.segments * row_tile.kn
-    y_sbuf, base, own = results.place(index, row_tile)
-    place, alone = (row_tile, lane, bank.sweep, sums.blocks), adds_bias_alone(work.options.epilogue)
-    counts = work.statistics is not None and schedule.pack is None
-    for first in range(0, len(sweep.outputs), rows):
-        fz, fp, fq = sweep.outputs[first]
-        (z, p, q), (yz, yp, yq) = output_in(lane, sums.blocks, (fz, own if schedule.gathers else fp, fq))
-        begin = first * schedule.slot
-        if z[1] * p[1] * q[1] > 0:
-            acc = spaced(sums.psum, (begin, size), z, p, q)
-            residual = results.residuals[index]
-            if residual != None:
-                there = (p[0] + sums.blocks[1][0] - lane[1].b0, p[1], p[2]) if schedule.gathers else yp
-                residual = spaced(residual, (0, size), yz, there, yq)
-            y = spaced(y_sbuf, (base, size), yz, yp, yq)
-            sums_sbuf = before_rounding(work, y, True)
-            evacuate(sums_sbuf, acc, bias_sbuf, residual, work.options.epilogue, work.ledger, strict)
-            leave(work, y, sums_sbuf, acc, bias_sbuf, place)
-            if counts and not alone:
-                add_outputs(work, sums_sbuf, None, place, first, rows, (z[0], p[0], q[0]))
-    if counts and alone:
-        bias = None if bias_sbuf == None else bias_sbuf[0 : row_tile.kn]
-        add_outputs(work, sums.psum, bias, place, 0, len(sweep.outputs))
-
-
-def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
-    """Shift and add the sums of several columns of taps, and evacuate them to their places in the results."""
-    schedule, lane, size = work.schedule, lanes[tile[index].lane], tile[index].kn
-    y_sbuf, base, _ = work.results.place(index, tile[index])
-    (z, m, _), (yz, _, _) = output_in(lane, sums.blocks, schedule.sweeps[bank.sweep].outputs[0])
-    low = sums.blocks[2][0]
-    column = next(one for one in lane[2].tiles if one[2] == low)
-    rows, columns = (sums.blocks[1][0] - lane[1].b0, m[1], 1), (column[0], column[1], 1)
-    acc_psum = sums.psum[0 : sums.psum.shape[0], z[0] : z[0] + z[1], 0 : m[1], 0 : sums.psum.shape[3]]
-    residual = work.results.residuals[index]
-    if residual != None:
-        residual = spaced(residual, (0, size), yz, rows, columns)
-    y, alone = spaced(y_sbuf, (base, size), yz, rows, columns), None
-    if work.statistics is not None:
-        alone = work.adder.alone(acc_psum, column, (size, z[1], m[1]))
-    sums_sbuf = before_rounding(work, y, alone is not None)
-    work.adder.add(sums_sbuf, acc_psum, column, bias_sbuf, residual)
-    leave(work, y, sums_sbuf, alone, bias_sbuf, (tile[index], lane, bank.sweep, sums.blocks))

@@ -6,12 +6,12 @@ slot of partitions after the other: bn_stats reads all in PSUM at once.
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 from ...._nki import nl
 from ....schedules.block_schedule import banks_of, blocks_in, counted_outputs, output_in, size_of
 from ....schedules.options import adds_bias_alone
 from ....schedules.tiles import div_ceil
-from ..._epilogue import round_out, unrounded
 from ..._statistics import OutputStatistics
 
 
@@ -71,51 +71,46 @@ def rows_of_bank(schedule, sweep, blocks, out):
     return whole, rest if whole < count else 0
 
 
-def before_rounding(work, y_sbuf, alone):
-    """The tile that a bank is evacuated into; alone: whether no other sums are added to the bank's."""
-    if work.statistics is None or (alone and adds_bias_alone(work.options.epilogue)):
-        return y_sbuf
-    return unrounded(y_sbuf)
+def counter(core, place, first=0, offsets=(0, 0, 0)):
+    """What takes statistics of sums, (values, bias that they lack), at their evacuation; None if nothing does.
 
-
-def leave(work, y_sbuf, sums_sbuf, acc, bias_sbuf, place):
-    """Take statistics of a bank evacuated into `before_rounding`'s tile, and round it to y.
-
-    acc: its sums in PSUM, None if others are added to them. place: its row tile, lane, sweep and blocks.
+    place: their row tile, lane, sweep and blocks. Of outputs of a block, those evacuated together, from `first` on, and
+    without the bank's first `offsets` planes, rows and columns.
     """
-    if work.statistics is None:
-        return
-    if work.schedule.pack is not None:
-        add_rows(work, sums_sbuf, acc, bias_sbuf, place)
-    round_out(y_sbuf, sums_sbuf, work.ledger)
+    if core.statistics is None:
+        return None
+    if core.schedule.pack is not None:
+        return partial(add_rows, core, place)
+    if adds_bias_alone(core.options.epilogue):
+        return None
+    return partial(add_outputs, core, place, first, core.schedule.together_rows, offsets)
 
 
-def add_rows(work, sums_sbuf, acc, bias_sbuf, place):
-    """Take statistics of rows of y; the arguments of `leave`."""
+def count_outputs(core, place, acc_psum, bias_sbuf):
+    """Take statistics of all outputs of a block from PSUM, if they lack nothing but a bias."""
+    if core.statistics is not None and core.schedule.pack is None and adds_bias_alone(core.options.epilogue):
+        bias = None if bias_sbuf is None else bias_sbuf[0 : place[0].kn]
+        add_outputs(core, place, 0, len(place[2].outputs), (0, 0, 0), acc_psum, bias)
+
+
+def add_rows(core, place, values, bias):
+    """Take statistics of rows of y."""
     row_tile, lane, sweep, blocks = place
-    sweep, counted, bias = work.schedule.sweeps[sweep], sums_sbuf, None
-    if acc is not None and adds_bias_alone(work.options.epilogue):
-        counted, bias = acc, bias_sbuf
-    whole, last = rows_of_bank(work.schedule, sweep, blocks[1], work.rows_out)
+    whole, last = rows_of_bank(core.schedule, sweep, blocks[1], core.geometry.rows.out)
     if whole + last > 0:
-        parts, planes, _, columns = counted.shape
-        counted = counted[0:parts, 0:planes, 0 : whole + min(1, last), 0:columns]
         first, _ = planes_of_bank(sweep, lane, blocks)
-        work.statistics.add(columns_of(work.schedule, row_tile), counted, first, whole, bias, last)
+        counted = values[:, :, 0 : whole + min(1, last)]
+        core.statistics.add(columns_of(core.schedule, row_tile), counted, first, whole, bias, last)
 
 
-def add_outputs(work, data, bias, place, first, together, offsets=(0, 0, 0)):
-    """Take statistics of `together` outputs of a block, from `first` on.
-
-    data: [(output, k), planes, rows, columns] of blocks of their bank, without its first `offsets` planes, rows and
-    columns. place: as in `leave`.
-    """
-    row_tile, lane, sweep, blocks = place
-    slot = work.schedule.slot
-    for one in counted_outputs(work.schedule.sweeps[sweep], lane, blocks, together):
+def add_outputs(core, place, first, together, offsets, values, bias):
+    """Take statistics of `together` outputs of a block, from `first` on: values [(output, k), planes, rows, columns] of
+    blocks of their bank."""
+    (row_tile, lane, sweep, blocks), slot = place, core.schedule.slot
+    for one in counted_outputs(sweep, lane, blocks, together):
         if first <= one.first < first + together:
             at = (one.first - first) * slot
-            parts = slice(at, min(at + one.outputs * slot, data.shape[0]))
+            parts = slice(at, min(at + one.outputs * slot, values.shape[0]))
             where = [slice(at - off, at - off + n) for (at, n), off in zip(one.blocks, offsets, strict=True)]
             columns = Columns(row_tile.k0, row_tile.kn, one.outputs)
-            work.statistics.add(columns, data[parts, where[0], where[1], where[2]], one.plane, one.blocks[1][1], bias)
+            core.statistics.add(columns, values[(parts, *where)], one.plane, one.blocks[1][1], bias)
