@@ -23,6 +23,7 @@ Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, `sche
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import banks_of, blocks_in, output_in, size_of
@@ -56,10 +57,12 @@ class Core:
     """State that all output tiles of a core share; adder: ShiftAndAdd, or None; statistics: OutputStatistics, or
     None."""
 
+    adder: Any = None
+
     def __init__(self, operands, geometry, options, schedule, steps, ledger, statistics):
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.steps, self.ledger, self.statistics = steps, ledger, statistics
-        given, stacked, shifts = (operands, geometry, schedule, steps, ledger), schedule.stack, schedule.shift
+        given, stacked = (operands, geometry, schedule, steps, ledger), schedule.stack
         self.inputs = Inputs(*given) if stacked is None else StackedInputs(*given)
         self.residents = Residents(*given) if stacked is None else StackedResidents(*given)
         self.results = (Results if schedule.pack is None else PackedResults)(operands, geometry, schedule, ledger)
@@ -68,7 +71,8 @@ class Core:
         self.warm = warm_up(self.zeros_sbuf, schedule.warmup - late, blocks)
         self.residents.make_first()
         self.warm += warm_up(self.zeros_sbuf, late, blocks)
-        self.adder = None if shifts is None else ShiftAndAdd(schedule, steps, options.epilogue, ledger)
+        if schedule.shift is not None:
+            self.adder = ShiftAndAdd(schedule, steps, options.epilogue, ledger)
 
     def run(self):
         """Compute the steps; x of the next ones is loaded meanwhile."""
