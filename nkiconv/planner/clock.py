@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..schedules.settings import WARM_UP_MAX
-from ..simulator.collector import without_collector
 from ..simulator.errors import MeetingError, NkiError, TraceLimitError
 from ..simulator.launch import Execution, execute
 from ..simulator.timeline import ENGINES, Tasks, Timeline, build, repeated_ns, run
@@ -60,8 +59,7 @@ def fastest(candidates: Sequence[Choice], launch: Callable[[str, Config], Launch
     """
     if len(candidates) == 1 and FIRST not in dict(candidates[0][1] or ()):
         return candidates[0]
-    with without_collector():
-        return _Race(launch, rates).fastest(candidates)
+    return _Race(launch, rates).fastest(candidates)
 
 
 class _Race:

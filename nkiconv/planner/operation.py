@@ -16,6 +16,7 @@ from ..problem import ConvProblem
 from ..rules import RESIDUAL_POSITIONS, in_words_of
 from ..schedules.options import Epilogue, Norm, Prologue
 from ..simulator import ArraySpec
+from ..simulator.collector import without_collector
 from ..simulator.timing import Rates
 from . import clock
 from .clock import Choice
@@ -113,7 +114,8 @@ class Operation(ABC):
         def launch(algorithm: str, config: Config) -> clock.Launch:
             return self.kernel[request.lnc], *self.arguments(part, algorithm, config)
 
-        return clock.fastest(self.ranked(shape), launch, shape.rates)
+        with without_collector():
+            return clock.fastest(self.ranked(shape), launch, shape.rates)
 
     def ranked(self, shape: Shape) -> list[Choice]:
         """Algorithms with settings near the least by cost models, the least first; for a video only the one with its
