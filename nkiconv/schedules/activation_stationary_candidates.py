@@ -4,7 +4,7 @@ schedule of a config with its open settings filled in by the least bound."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from .pixel_tiles import (
     read_pixels,
 )
 from .prices import last_store_ns
-from .settings import Config, declarations, values_of
+from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
 from .volume_rows import (
     COPIES,
@@ -59,8 +59,11 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
     reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
-    least = next(candidates(Target.of(Rates()), geometry, options, config), config)
-    return planned(geometry, options, _settings(geometry, options, least))
+    settings = settings_of(geometry, options).whole(config)
+    if settings is None:
+        least = next(candidates(Target.of(Rates()), geometry, options, config), None)
+        settings = least[1] if least else _settings(geometry, options, config)
+    return planned(geometry, options, settings)
 
 
 def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedule | None, str]:
@@ -106,14 +109,14 @@ def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
     return DepthwiseSettings.read(config, rows=rows, columns=columns)
 
 
-def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:
-    """Complete settings that hold the given ones and run, the least bound first."""
+def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[tuple[float, Any]]:
+    """(bound, complete settings) that hold the given ones and run, the least bound first."""
     kind, given = settings_of(geometry, options), dict(config or ())
 
-    def least(tried: Iterator[Any], made: Callable[[Any], Schedule | None]) -> list[Any]:
+    def least(tried: Iterable[Any], made: Callable[[Any], Schedule | None]) -> list[tuple[float, Any]]:
         plans = ((one, made(one)) for one in tried)
         found = [(Bound(target, geometry, options, plan).ns(), one) for one, plan in plans if plan is not None]
-        return [one for _, one in sorted(found, key=lambda each: each[0])]
+        return sorted(found, key=lambda each: each[0])
 
     def whole(one: Any) -> Schedule | None:
         return planned(geometry, options, one)[0]
@@ -126,29 +129,26 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
 
     if unsupported_reason(geometry, options, config) != "":
         return
-    if len(given) == len(declarations(kind)):
-        yield kind(**given).pairs
-    elif kind is DepthwiseSettings:
+    if kind is DepthwiseSettings:
         sizes, buffers = least(sizes_of(geometry, given), blocks), values_of(given, "buffers", BUFFERS)
         for first in range(0, len(sizes), SIZES):
-            every = [[*shares_of(geometry, given, size)] for size in sizes[first : first + SIZES]]
+            every = [[*shares_of(geometry, given, size)] for _, size in sizes[first : first + SIZES]]
             # if the smallest settings of a size do not fit, no others do
             smallest = (min(ones, key=lambda one: (one.channels, one.together)) for ones in every)
             every = [
                 ones for ones, one in zip(every, smallest, strict=True) if fits(replace(one, buffers=min(buffers)))
             ]
-            for one in least(itertools.chain(*every), blocks):  # the bound is the same for all buffers
+            for ns, one in least(itertools.chain(*every), blocks):  # the bound is the same for all buffers
                 found = (replace(one, buffers=number) for number in buffers)
-                yield from (each.pairs for each in found if fits(each))
+                yield from ((ns, each) for each in found if fits(each))
     elif kind is RowSettings:
-        for one in least(rows_tried(geometry, given), whole):
-            loop = given.get("loop", _loop(target, geometry, options, one))
-            yield replace(one, loop=loop).pairs
+        for ns, one in least(rows_tried(geometry, given), whole):
+            yield ns, replace(one, loop=given.get("loop", _loop(target, geometry, options, one)))
     elif kind is PatchSettings:
         tried = values_of(given, "across", parts_of_rows(geometry))
-        yield from (one.pairs for one in least((PatchSettings.read(config, across=n) for n in tried), whole))
+        yield from least((PatchSettings.read(config, across=n) for n in tried), whole)
     else:
-        yield from (one.pairs for one in least(pixels_tried(geometry, given), whole))
+        yield from least(pixels_tried(geometry, given), whole)
 
 
 def pixels_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[PixelSettings]:

@@ -26,7 +26,7 @@ from .implicit_gemm_unsupported import (
 )
 from .options import Options
 from .prices import first_load_ns
-from .settings import Config, declarations, values_of
+from .settings import Config, values_of
 from .tiles import P_MAX, PARTS
 
 #: Ratios of bounds below which folded channels replace plain ones, and cores that share images (each transposes all
@@ -50,22 +50,22 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
     reason = config_unsupported(geometry, options, config)
     if reason != "":
         return None, reason
-    least = next(candidates(Target.of(Rates()), geometry, options, config), None)
-    settings = ImplicitGemmSettings(**dict(least)) if least else next(tried(geometry, options, config))
+    settings = ImplicitGemmSettings.whole(config)
+    if settings is None:
+        least = next(candidates(Target.of(Rates()), geometry, options, config), None)
+        settings = least[1] if least else next(tried(geometry, options, config))
     schedule = build(geometry, options, settings)
     reason = room_unsupported(schedule)
     return (schedule, "") if reason == "" else (None, reason)
 
 
-def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[Config]:
-    """Complete settings that run and contain the given ones, by ascending bound."""
+def candidates(
+    target: Target, geometry: Geometry, options: Options, config: Config
+) -> Iterator[tuple[float, ImplicitGemmSettings]]:
+    """(bound, complete settings) that run and contain the given ones, by ascending bound of plain settings."""
     if config_unsupported(geometry, options, config) != "":
         return
-    given = dict(config or ())
-    if len(given) == len(declarations(ImplicitGemmSettings)):
-        yield ImplicitGemmSettings(**given).pairs
-        return
-    bound, found = Bound(target, geometry, options), list[tuple[float, Schedule]]()
+    given, bound, found = dict(config or ()), Bound(target, geometry, options), list[tuple[float, Schedule]]()
     for one in tried(geometry, options, config):
         schedule = build(geometry, options, one)
         known = any((other.batches, other.items) == (schedule.batches, schedule.items) for _, other in found)
@@ -75,8 +75,9 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
             found.append((weight * bound.ns(schedule), schedule))
     for _, schedule in sorted(found, key=lambda each: each[0]):
         settings = completed(bound, schedule, given)
-        if room_unsupported(build(geometry, options, settings)) == "":
-            yield settings.pairs
+        whole = build(geometry, options, settings)
+        if room_unsupported(whole) == "":
+            yield bound.ns(whole), settings
 
 
 def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[ImplicitGemmSettings]:

@@ -169,6 +169,12 @@ class Settings:
         """All settings of a valid config; open ones are those of `filled`, else their `open_value`."""
         return cls(**{name: one.open_value for name, one in declarations(cls).items()} | filled | dict(_pairs(config)))
 
+    @classmethod
+    def whole(cls: type[Own], config: Config) -> Own | None:
+        """The settings of a config that names all of them; None of another."""
+        given = dict(_pairs(config))
+        return cls(**given) if given.keys() == declarations(cls).keys() else None
+
     @property
     def pairs(self) -> tuple[tuple[str, Any], ...]:
         """A config with all settings."""

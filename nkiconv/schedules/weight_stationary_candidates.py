@@ -63,8 +63,8 @@ def plan(algorithm: str, geometry: Geometry, options: Options, config: Config) -
         return None, reason
     kind, given, target = family.settings_class(geometry, config), dict(config or ()), Target.of(Rates())
     found: tuple[Schedule | None, str]
-    if given.keys() == declarations(kind).keys():
-        found = family.planned(geometry, options, kind(**given))
+    if whole := kind.whole(config):
+        found = family.planned(geometry, options, whole)
     elif least := candidates(algorithm, target, geometry, options, config):
         found = family.planned(geometry, options, least[0][1])
     else:

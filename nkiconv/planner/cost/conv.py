@@ -9,7 +9,7 @@ from typing import Any
 
 from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
 from ...schedules.activation_stationary import settings_of
-from ...schedules.conv_algorithms import bound_ns, fills_partitions, plan_of, seen_by
+from ...schedules.conv_algorithms import fills_partitions, plan_of, seen_by
 from ...schedules.geometry import num_taps
 from ...schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
 from ...schedules.long_kernels import UNROLLED_NS
@@ -24,7 +24,7 @@ from ...schedules.planes import (
     without_planes,
 )
 from ...schedules.relayout import plain_of, relayout_ns
-from ...schedules.settings import declarations
+from ...schedules.settings import Settings
 from ...schedules.tiles import PARTS, div_ceil
 from ...schedules.weight_stationary_candidates import FAMILIES, candidates
 from ...simulator.hardware import PARTITIONS
@@ -44,13 +44,17 @@ class ConvAlgorithm(Algorithm):
 
     name: str
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
-        """Complete settings that agree with a config and run, the least bound first."""
+    def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
+        """The settings' dataclass."""
+        raise NotImplementedError
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
+        """(bound without copies, complete settings) that agree with a config and run, the least bound first."""
         raise NotImplementedError
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
         """The starts of a search, for the problem that the algorithm has."""
-        return [*itertools.islice(self.tried(shape, None), STARTS[wide])] or [None]
+        return [one.pairs for _, one in itertools.islice(self.tried(shape, None), STARTS[wide])] or [None]
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         """Configs that differ from this one in one setting."""
@@ -62,28 +66,32 @@ class ConvAlgorithm(Algorithm):
         return [one for one in found if one is not None]
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
-        own, config = self._of(shape, config)[0], self.complete(shape, config)
-        plan = self.plan(shape, config) if config else None  # no settings: no candidate runs
-        if plan is None:
+        own, inner = self._of(shape, config)
+        found = self._first(own, inner)
+        if found is None:
             return None
-        ns = bound_ns(shape.target, self.name, own.geometry, shape.options, plan)
-        if own is not shape:
-            ns += relayout_ns(shape.target, self.name, shape.geometry, shape.options) + _planes_ns(
-                own, dict(config or ())
-            )
-        return Guess(config, ns)
+        ns, pairs = found[0] + relayout_ns(shape.target, self.name, own.geometry, shape.options), found[1].pairs
+        if own is shape:
+            return Guess(pairs, ns)
+        ns += relayout_ns(shape.target, self.name, shape.geometry, shape.options)
+        return Guess(_channels(pairs), ns + _planes_ns(own, dict(pairs)))
 
     def is_short(self, shape: Shape, guess: Guess) -> bool:
-        has_loops = getattr(self.plan(shape, guess.config), "is_looped", True)
-        return bool(has_loops or guess.ns * shape.geometry.times <= UNROLLED_NS)
+        if guess.ns * shape.geometry.times <= UNROLLED_NS:
+            return True
+        return bool(getattr(self.plan(shape, guess.config), "is_looped", True))
 
     def complete(self, shape: Shape, config: Config) -> Config:
-        def completed() -> Config:
-            own, inner = self._of(shape, config)
-            found = next(self.tried(own, inner), inner)
-            return found if own is shape else _channels(found)
+        own, inner = self._of(shape, config)
+        settings = self.settings_of(own, inner).whole(inner)
+        if settings is None:
+            first = self._first(own, inner)
+            settings = first and first[1]
+        found = settings.pairs if settings else inner
+        return found if own is shape else _channels(found)
 
-        return shape.once((f"{self.name}, least", config), completed)
+    def _first(self, shape: Shape, config: Config) -> tuple[float, Any] | None:
+        return shape.once((f"{self.name}, first", config), lambda: next(self.tried(shape, config), None))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found, folded = self.starts(shape, wide), self._folded(shape)
@@ -147,7 +155,10 @@ class ImplicitGemm(ConvAlgorithm):
 
     name, order = "implicit_gemm", ("fold", "product", "planes")
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
+    def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
+        return ImplicitGemmSettings
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
         geometry = plain_of(self.name, shape.geometry)
         return implicit_gemm_candidates.candidates(shape.target, geometry, shape.options, config)
 
@@ -164,7 +175,10 @@ class ActivationStationary(ConvAlgorithm):
 
     name, order = "activation_stationary", ("fold", "copies")
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
+    def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
+        return settings_of(plain_of(self.name, shape.geometry), shape.options)
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
         geometry = plain_of(self.name, shape.geometry)
         return activation_stationary_candidates.candidates(shape.target, geometry, shape.options, config)
 
@@ -202,15 +216,12 @@ class OfBlocks(ConvAlgorithm):
         copies_ns = relayout_ns(shape.target, self.name, shape.geometry, shape.options)
         return [Guess(one.pairs, copies_ns + ns) for ns, one in found if ns <= near * found[0][0]]
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[Config]:
-        family, geometry, given = FAMILIES[self.name], plain_of(self.name, shape.geometry), dict(config or ())
-        if family.unsupported_reason(geometry, shape.options, config):
-            return
-        settings = family.settings_class(geometry, config)
-        if given.keys() == declarations(settings).keys():
-            yield settings(**given).pairs
-        else:
-            yield from (one.pairs for _, one in self._least(shape, config))
+    def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
+        kind: type[Settings] = FAMILIES[self.name].settings_class(shape.geometry, config)
+        return kind
+
+    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
+        yield from self._least(shape, config)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         complete = self.complete(shape, config)
