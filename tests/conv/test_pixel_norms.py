@@ -10,8 +10,12 @@ from tolerances import assert_within_limit
 
 import nkiconv
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.timing import trace
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import ChannelNorm, epilogue_ref
+from nkiconv.simulator.timing import Rates
 
 ONES = ((1, 1), (1, 1))
 NONE, CAUSAL = ((0, 0), (0, 0)), ((2, 0), (1, 1), (1, 1))
@@ -192,6 +196,16 @@ def test_a_mean_of_a_thousand_deviations(why, kind, dtype):
     y = check(problem, out_dtype="fp32", kind=kind, weight=True, bias=True, scale=0.01, apart=1000.0, seed=3)
     spread = {"rms": (0.9, 1.1), "layer": (0.3, 3.0)}[kind]
     assert spread[0] < np.abs(y).mean() / 0.8 < spread[1] * 2
+
+
+@pytest.mark.parametrize("more", [{}, {"residual": "pre_activation"}, {"bias": False}])
+def test_scalar_keeps_the_table_of_the_activation(more):
+    """A load of another one takes longer than a bank's sums."""
+    asked = Asked(**{"bias": True, "y_norm": "rms", "y_norm_weight": True, "activation": "silu", **more})
+    problem = ON_PARTITIONS["banks"].replace(dtype="bf16")
+    request = Request(problem=problem, asked=asked, operation="conv2d")
+    found = trace(request, Candidate("implicit_gemm", ()), Rates({})).execution.instructions
+    assert {one.params["op"] for one in found if one.op == "activation"} == {"silu"}
 
 
 def test_pixels_of_zeros_and_a_large_eps():

@@ -7,6 +7,8 @@ other sums. All in fp32.
 """
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import size_of
+from ..._engines import book_vector
 from ..._epilogue import evacuate, load_bias
 from ..._pixel_norms import before_norm, keep, rstd_of, scale_pixels, total_of
 from ..regions import store_regions
@@ -30,7 +32,12 @@ class Norms:
     def evacuate(self, sums_sbuf, acc_psum, bias_sbuf, residual):
         """Evacuate a bank of an M tile's sums with the operations before the norm."""
         before = before_norm(self.options.epilogue)
-        evacuate(sums_sbuf, acc_psum, bias_sbuf, residual if before.residual != "" else None, before, self.ledger)
+        by = self.ledger
+        if bias_sbuf != None and self.options.epilogue.activation != "":
+            # Scalar adds a bias by a function, and would load its table and the activation's in turn
+            by = nisa.engine.vector
+            book_vector(self.ledger, size_of(sums_sbuf.shape[1:]))
+        evacuate(sums_sbuf, acc_psum, bias_sbuf, residual if before.residual != "" else None, before, by)
 
     def add(self, every, bank):
         """Begin the norm of a bank once all M tiles have their sums."""
