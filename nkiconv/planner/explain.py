@@ -15,6 +15,8 @@ from .request import Asked, Config
 WIDTH, SCREEN = 116, 80
 #: Most and least characters of a line of settings.
 SETTINGS_WIDTH, SETTINGS_LEAST = 48, 10
+#: The regret above which a search looks for a hedge, and a plan says that it has none.
+RUINOUS = 1.15
 #: The word before the settings in which a row differs.
 BUT = "but "
 

@@ -17,13 +17,14 @@ timed once, and counted as often as they are tried.
    more than `VERIFIED_INSTRUCTIONS` is timed as a whole only in a wide search: else its plan is marked extrapolated.
 5. The mean. Times so far are at phase 0 of the throttle's grid; of the few candidates close to the best, the plan is
    that of the least mean over phases.
-6. Risks. The plan's time with inferred constants at the ends of their ranges; a candidate up to 2 % slower that loses
-   much less becomes the plan (`robust`). If the plan would lose much and no candidate hedges, refinement searches for
-   a hedge.
+6. Risks. The plan's time with inferred constants at the ends of their ranges; where it takes much longer, the
+   estimates there and their refinement are tried as hedges. A slower candidate of less expected regret becomes the plan
+   (`robust`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
 
@@ -33,13 +34,13 @@ from ..simulator.dtypes import canonical
 from ..simulator.hardware import CONSTANTS
 from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
-from ..simulator.profiling.settings import Advance
+from ..simulator.profiling.settings import Advance, ignore
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of
-from .explain import Rejection, Risk
+from .explain import RUINOUS, Rejection, Risk
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work, least_bytes
-from .robust import DEFAULT, INSTRUCTIONS, OFF, RUINOUS, WORTH, End, Regrets
+from .robust import DEFAULT, INSTRUCTIONS, OFF, End, Regrets, expected
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Timekeeper, Trial, key_of
 from .timing import phases
 
@@ -59,8 +60,8 @@ IDLE, BETTER = 1e-6, 0.998
 REFINED, FAR, NOT_FAR = 2, 1.25, 1.1
 #: Share of a quick search's remaining budget for the best algorithm's refinement before another's.
 FIRST_SHARE = 0.75
-#: Candidates of a quick search for a hedge, at most the instructions of a whole kernel.
-HEDGES = 8
+#: Instructions of all traces of a quick search for a hedge.
+HEDGES_INSTRUCTIONS = 24_000
 #: Candidates of an algorithm that a wide search continues from in each round, and its rounds.
 BEAM, ROUNDS = 3, 4
 #: Most phases of the throttle's grid, as many as a profile tries; at least two, as in some the Tensor Engine may stay
@@ -93,6 +94,15 @@ def search(request: Request, *, wide: bool, advance: Advance, quick: bool = Fals
         return found.of_estimate() if quick else found.plan()
 
 
+def hedged(request: Request, algorithm: str, config: Config) -> Plan:
+    """The plan of an algorithm with settings, or of a hedge of it: `search` without a search for a faster one.
+
+    Raises: NothingRuns: the kernel refuses it.
+    """
+    with without_collector():
+        return _Search(request, False, ignore).of_config(Candidate(algorithm, config))
+
+
 class _Search:
     def __init__(self, request: Request, wide: bool, advance: Advance) -> None:
         self.request, self.wide, self.advance = request, wide, advance
@@ -120,13 +130,13 @@ class _Search:
         if not self.times.found:
             raise NothingRuns(self.times.rejected)
         self._refine()
-        trials = self._proven()
-        regrets = Regrets(trials[0], trials, dict(self.request.constants), self.percent)
-        if hedge := self._hedge(regrets, trials):
-            trials = self._proven()
-            regrets.hold(trials[0], [hedge, *trials])
-        self.advance("phases of the throttle", 0.95)
-        return self._told(trials, TUNED if self.wide else TIMED, regrets)
+        return self._hedged(TUNED if self.wide else TIMED)
+
+    def of_config(self, candidate: Candidate) -> Plan:
+        """The plan that hedges a candidate, or the candidate itself."""
+        if self._time_first(candidate) is None:
+            raise NothingRuns(self.times.rejected)
+        return self._hedged(TIMED)
 
     def of_estimate(self) -> Plan:
         """The plan of the estimate alone, or of the first candidate that runs if the estimate does not."""
@@ -192,27 +202,46 @@ class _Search:
                 if len(times.found) == known:
                     break
 
-    def _hedge(self, regrets: Regrets, trials: list[Trial]) -> Trial | None:
-        """The trial of the least cost (`Regrets.cost`) among the neighbours of the cheapest known trial; None if the
-        plan loses little, or if no trial loses clearly less."""
-        if self.percent == OFF or self.times.at_floor() or regrets.worst(regrets.best) <= RUINOUS:
-            return None
-        self.advance("hedges", 0.9)
-        least = regrets.cheapest(trials, INSTRUCTIONS)
-        if regrets.cost(least) > WORTH * regrets.cost(regrets.best):
-            return None
-        self.times.best_us = least.us
-        most = WIDE_INSTRUCTIONS if self.wide else min(HEDGES * least.traced, WHOLE_INSTRUCTIONS)
-        limit = self.times.spent + min(most, self.times.left)
-        return self._descend(least, limit, regrets.cost, regrets.most_us)
+    def _hedged(self, effort: str) -> Plan:
+        """The plan of the search so far, after a search for hedges."""
+        trials = self._proven()
+        regrets = Regrets(trials[0], trials, dict(self.request.constants), self.percent)
+        hedges = self._hedges(regrets, regrets.rising(trials[0], RUINOUS) if self.percent > OFF else [])
+        if hedges:
+            trials = self._proven()
+            now = [self.times.found[one.key] for one in hedges if one.key in self.times.found]
+            regrets.hold(trials[0], trials, now)
+        self.advance("phases of the throttle", 0.95)
+        return self._told(trials, effort, regrets)
 
-    def _descend(
-        self, best: Trial, limit: float, cost: Callable[[Trial], float] = lambda one: one.us, enough: float = 0.0
-    ) -> Trial:
+    def _hedges(self, regrets: Regrets, ends: list[End]) -> list[Trial]:
+        """The trials of the estimates at the ends of constants' ranges, and that of the least cost (`Regrets.cost`)
+        among the neighbours of the cheapest known trial, if the best is not the cheapest."""
+        self.advance("hedges", 0.9)
+        hedges = []
+        for end in ends:
+            constants = sorted({**dict(self.request.constants), end.constant: end.value}.items())
+            there = dataclasses.replace(self.request, constants=tuple(constants))
+            operation = self.field.operation
+            algorithm, config = operation.choice(there, operation.shape(there, Rates(dict(constants))))
+            found = self.field.check(algorithm, config) if algorithm in self.field.algorithms else None
+            self.times.best_us = regrets.us(regrets.best, end)  # slower candidates are not the least there
+            one = self.times.screen(found) if isinstance(found, Candidate) else None
+            hedges += [one] if one is not None else []
+        if ends:
+            trials = [one for one in self.times.ranked() if not one.at_least]
+            regrets.hold(regrets.best, trials, hedges)
+            least = next(iter(regrets.better(trials, INSTRUCTIONS)), regrets.best)
+            self.times.best_us = least.us
+            limit = self.times.spent + min(WIDE_INSTRUCTIONS if self.wide else HEDGES_INSTRUCTIONS, self.times.left)
+            hedges.append(self._descend(least, limit, regrets.cost))
+        return hedges
+
+    def _descend(self, best: Trial, limit: float, cost: Callable[[Trial], float] = lambda one: one.us) -> Trial:
         """The best of the trials of a descent: it moves to each better neighbour at once, settings changed longest ago
-        first, up to `limit` traced instructions, or until the cost is at most `enough`."""
+        first, up to `limit` traced instructions."""
         tried, turns = self._near(best), dict[str, int]()
-        while tried and self.times.spent + best.traced <= limit and cost(best) > enough:
+        while tried and self.times.spent + best.traced <= limit:
             candidate = tried.pop(0)
             turns[_difference(candidate, best.candidate)] = len(self.times.found)
             one = self.times.screen(candidate)
@@ -294,7 +323,7 @@ class _Search:
         fastest_us, regret, risks = found.mean_us * (best.us / found.phase0_us), 1.0, tuple[Risk, ...]()
         if regrets is not None:
             if best is not regrets.best:
-                regrets.hold(best, [*regrets.close, *trials])
+                regrets.hold(best, trials)
             self.advance("inferred constants", 0.97)
             regret = regrets.worst(best)
             best, found = self._robust(found, regrets)
@@ -337,14 +366,14 @@ class _Search:
         )
 
     def _robust(self, found: Phases, regrets: Regrets) -> tuple[Trial, Phases]:
-        """The trial of least worst regret with a mean over phases that the request allows, and its phases. found: the
-        fastest trial's phases."""
+        """The trial of least expected regret with a mean over phases that the request allows, and its phases. found:
+        the fastest trial's phases."""
         fastest, most = regrets.best, float("inf") if self.wide else INSTRUCTIONS
-        most_us = found.mean_us / found.phase0_us * fastest.us * (1 + self.percent / 100)
-        for one in regrets.better(most):
+        for one in regrets.better(regrets.rivals, most) if self.percent > OFF else ():
             assert one.timing is not None
             own = phases(one.timing.timed, len(found.at_us))
-            if own.mean_us / own.phase0_us * one.us <= most_us:
+            slower = own.mean_us / own.phase0_us * one.us / (found.mean_us / found.phase0_us * fastest.us)
+            if slower <= 1 + self.percent / 100 and expected(slower, regrets.worst(one)) < regrets.most:
                 return one, own
         return fastest, found
 
