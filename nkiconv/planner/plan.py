@@ -13,6 +13,7 @@ from ..problem import ConvProblem
 from ..schedules.settings import form_unsupported
 from ..simulator.constants import DEFAULT, modelled
 from .explain import (
+    RUINOUS,
     SCREEN,
     WIDTH,
     Alternative,
@@ -99,10 +100,12 @@ class Plan:
     rejected: tuple[Rejection, ...]
     #: inferred constants that make the plan slower at an end of their range, the greatest regret first; () if quick
     risks: tuple[Risk, ...] = ()
-    #: per cent that the plan may be slower than the fastest to reduce risks; us and worst regret of the fastest
+    #: per cent that the plan may be slower than the fastest to reduce risks; us and worst regret of the fastest, and
+    #: where that is, as in "pe.row_tiles_overlap=0"
     robust: float = 0.0
     fastest_us: float = 0.0
     fastest_regret: float = 1.0
+    fastest_risk: str = ""
     #: extent (images, channels, rows or columns) of the reduced problem that times and instructions are extrapolated
     #: from, None if the whole was timed; the same in words
     extrapolated_from: int | None = None
@@ -247,7 +250,12 @@ class Plan:
         if self.worst_regret < self.fastest_regret:
             lines.append(
                 f"robust: the fastest takes {self.fastest_us:,.2f} us, but {self.fastest_regret:.2f} times the least "
-                f"where a constant is wrong, this one {self.worst_regret:.2f} times"
+                f"with {self.fastest_risk}, this one at most {self.worst_regret:.2f} times with any constant"
+            )
+        if self.robust and self.worst_regret > RUINOUS:
+            lines.append(
+                f"not hedged: nothing that was timed within {self.robust:g} % of the fastest loses enough less to be "
+                f"worth its time"
             )
         lines += [one.text for one in self.risks]
         if self.extrapolated_from is not None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
@@ -37,9 +38,10 @@ from ..simulator.profiling.roofline import roofline
 from ..simulator.profiling.settings import Advance, ignore
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of
+from .estimate import chosen
 from .explain import RUINOUS, Rejection, Risk
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
-from .request import Config, Request, array_work, least_bytes
+from .request import Config, Request, array_work, least_bytes, sorted_constants
 from .robust import DEFAULT, INSTRUCTIONS, OFF, End, Regrets, expected
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Timekeeper, Trial, key_of
 from .timing import phases
@@ -94,13 +96,25 @@ def search(request: Request, *, wide: bool, advance: Advance, quick: bool = Fals
         return found.of_estimate() if quick else found.plan()
 
 
-def hedged(request: Request, algorithm: str, config: Config) -> Plan:
-    """The plan of an algorithm with settings, or of a hedge of it: `search` without a search for a faster one.
+class Hedged(NamedTuple):
+    """A plan that hedges another, perhaps itself; the mean us over the same phases, worst regret and where that is
+    (`Regrets.ruin`) of the other."""
 
-    Raises: NothingRuns: the kernel refuses it.
+    plan: Plan
+    us: float
+    regret: float
+    ruin: str
+
+
+def hedged(request: Request, candidate: Candidate, most: int) -> Hedged | None:
+    """What hedges a candidate, without a search for faster ones; None if no inferred constant makes it take more than
+    `RUINOUS` times as long.
+
+    Args: most: instructions of the candidate's kernel, and of the refinement of hedges.
+    Raises: NothingRuns: the kernel refuses it; TraceLimitError: it has more instructions.
     """
     with without_collector():
-        return _Search(request, False, ignore).of_config(Candidate(algorithm, config))
+        return _Search(request, False, ignore).hedged(candidate, most)
 
 
 class _Search:
@@ -130,13 +144,21 @@ class _Search:
         if not self.times.found:
             raise NothingRuns(self.times.rejected)
         self._refine()
-        return self._hedged(TUNED if self.wide else TIMED)
+        trials = self._proven()
+        effort, most = (TUNED, WIDE_INSTRUCTIONS) if self.wide else (TIMED, HEDGES_INSTRUCTIONS)
+        return self._hedged(self._regrets(trials), trials, effort, most)
 
-    def of_config(self, candidate: Candidate) -> Plan:
-        """The plan that hedges a candidate, or the candidate itself."""
-        if self._time_first(candidate) is None:
+    def hedged(self, candidate: Candidate, most: int) -> Hedged | None:
+        """As the function `hedged`."""
+        one = self.times.whole(candidate, most)
+        if one is None or one.timing is None:
             raise NothingRuns(self.times.rejected)
-        return self._hedged(TIMED)
+        self.times.found[one.key] = one
+        regrets = self._regrets([one])
+        if not regrets.rising(one, RUINOUS):
+            return None
+        plan = self._hedged(regrets, [one], TIMED, most)
+        return Hedged(plan, phases(one.timing.timed, plan.phases).mean_us, regrets.worst(one), regrets.ruin(one))
 
     def of_estimate(self) -> Plan:
         """The plan of the estimate alone, or of the first candidate that runs if the estimate does not."""
@@ -202,40 +224,38 @@ class _Search:
                 if len(times.found) == known:
                     break
 
-    def _hedged(self, effort: str) -> Plan:
-        """The plan of the search so far, after a search for hedges."""
-        trials = self._proven()
-        regrets = Regrets(trials[0], trials, dict(self.request.constants), self.percent)
-        hedges = self._hedges(regrets, regrets.rising(trials[0], RUINOUS) if self.percent > OFF else [])
-        if hedges:
-            trials = self._proven()
-            now = [self.times.found[one.key] for one in hedges if one.key in self.times.found]
-            regrets.hold(trials[0], trials, now)
+    def _regrets(self, trials: list[Trial]) -> Regrets:
+        return Regrets(trials[0], trials, dict(self.request.constants), self.percent)
+
+    def _hedged(self, regrets: Regrets, trials: list[Trial], effort: str, most: float) -> Plan:
+        """The plan, after a search for hedges with up to `most` traced instructions of refinement.
+
+        Args: regrets: of `trials`.
+        """
+        ends = regrets.rising(regrets.best, RUINOUS) if self.percent > OFF else []
+        if ends:
+            self.advance("hedges", 0.9)
+            hedges = [one for one in (self._estimate_at(end, regrets) for end in ends) if one]
+            known = [one for one in self.times.ranked() if not one.at_least]
+            regrets.hold(regrets.best, known, hedges)
+            if regrets.worst(regrets.best) > RUINOUS:
+                least = next(iter(regrets.better(known, INSTRUCTIONS)), regrets.best)
+                self.times.best_us = least.us
+                hedges.append(self._descend(least, self.times.spent + min(most, self.times.left), regrets.cost))
+            trials, keys = self._proven(), {one.key for one in hedges}
+            regrets.hold(trials[0], trials, [one for one in trials if one.key in keys])
         self.advance("phases of the throttle", 0.95)
         return self._told(trials, effort, regrets)
 
-    def _hedges(self, regrets: Regrets, ends: list[End]) -> list[Trial]:
-        """The trials of the estimates at the ends of constants' ranges, and that of the least cost (`Regrets.cost`)
-        among the neighbours of the cheapest known trial, if the best is not the cheapest."""
-        self.advance("hedges", 0.9)
-        hedges = []
-        for end in ends:
-            constants = sorted({**dict(self.request.constants), end.constant: end.value}.items())
-            there = dataclasses.replace(self.request, constants=tuple(constants))
-            operation = self.field.operation
-            algorithm, config = operation.choice(there, operation.shape(there, Rates(dict(constants))))
-            found = self.field.check(algorithm, config) if algorithm in self.field.algorithms else None
-            self.times.best_us = regrets.us(regrets.best, end)  # slower candidates are not the least there
-            one = self.times.screen(found) if isinstance(found, Candidate) else None
-            hedges += [one] if one is not None else []
-        if ends:
-            trials = [one for one in self.times.ranked() if not one.at_least]
-            regrets.hold(regrets.best, trials, hedges)
-            least = next(iter(regrets.better(trials, INSTRUCTIONS)), regrets.best)
-            self.times.best_us = least.us
-            limit = self.times.spent + min(WIDE_INSTRUCTIONS if self.wide else HEDGES_INSTRUCTIONS, self.times.left)
-            hedges.append(self._descend(least, limit, regrets.cost))
-        return hedges
+    def _estimate_at(self, end: End, regrets: Regrets) -> Trial | None:
+        """The trial of the estimate under a changed constant; None if it does not run, or is not the least there."""
+        constants = sorted_constants({**dict(self.request.constants), end.constant: end.value})
+        choice = chosen(dataclasses.replace(self.request, constants=constants))
+        if choice.algorithm not in self.field.algorithms:
+            return None
+        found = self.field.check(choice.algorithm, choice.config)
+        self.times.best_us = regrets.us(regrets.best, end)
+        return self.times.screen(found) if isinstance(found, Candidate) else None
 
     def _descend(self, best: Trial, limit: float, cost: Callable[[Trial], float] = lambda one: one.us) -> Trial:
         """The best of the trials of a descent: it moves to each better neighbour at once, settings changed longest ago
@@ -320,12 +340,14 @@ class _Search:
         """The plan, from the fastest trial. regrets: of these trials; None for a plan without risks."""
         request, problem = self.request, self.request.problem
         best, found = self._least_mean(trials)
-        fastest_us, regret, risks = found.mean_us * (best.us / found.phase0_us), 1.0, tuple[Risk, ...]()
+        fastest_us, regret, risk = found.mean_us * (best.us / found.phase0_us), 1.0, ""
+        risks = tuple[Risk, ...]()
         if regrets is not None:
             if best is not regrets.best:
                 regrets.hold(best, trials)
             self.advance("inferred constants", 0.97)
             regret = regrets.worst(best)
+            risk = regrets.ruin(best)
             best, found = self._robust(found, regrets)
             risks = tuple(self._risk(best, *one, regrets) for one in regrets.risks(best))
         trials = [best, *[one for one in trials if one is not best]]
@@ -358,6 +380,7 @@ class _Search:
             robust=self.percent,
             fastest_us=fastest_us,
             fastest_regret=regret,
+            fastest_risk=risk,
             extrapolated_from=best.extrapolated_from,
             part=best.part,
             effort=effort,

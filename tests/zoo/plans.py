@@ -4,6 +4,8 @@
     make plans OPTIONS='--only resnet'  of some models only; others' plans stay
     make plans OPTIONS=--check          time those of the file first, and search again for those that no longer hold
     make plans OPTIONS=--fresh          all of them anew (hours)
+    make plans OPTIONS='--hedge FILE'   hedge those of the file that an inferred constant may ruin, without a search for
+                                        faster ones; FILE keeps what came of each, and a later run passes over these
 
 Each is searched for as `nkiconv plan` does without a shipped one. What has been found is written every minute, so that
 a run can go on where another was ended. All times are modelled.
@@ -13,13 +15,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.progress import track
 
@@ -27,8 +32,10 @@ from nkiconv.errors import NkiconvError
 from nkiconv.planner import shipped
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.entry import answer
+from nkiconv.planner.estimate import completed
 from nkiconv.planner.operations import operation_for, violations
 from nkiconv.planner.request import Request
+from nkiconv.planner.search import NothingRuns, hedged
 from nkiconv.planner.shipped import Shipped, key_of
 from nkiconv.planner.timing import trace
 from nkiconv.simulator.errors import NkiError, TraceLimitError
@@ -42,6 +49,19 @@ if TYPE_CHECKING:
 EVERY = 60
 #: What a plan's time may differ from the file's, and instructions of one that is timed again at most.
 ALIKE, MOST = 5e-3, 4_000
+
+
+class Row(NamedTuple):
+    """What came of a search for a hedge: "long" for kernels that it leaves out, "refused", "calm" where no constant is
+    ruinous, "kept" or "moved"; the worst constant; us and worst regret before and after."""
+
+    key: str
+    what: str
+    constant: str = ""
+    was_us: float = 0.0
+    us: float = 0.0
+    was_regret: float = 1.0
+    regret: float = 1.0
 
 
 def requests_of(model: Model) -> list[Request] | None:
@@ -100,6 +120,23 @@ def holds(plan: Shipped) -> bool:
     return abs(traced.us - plan.us) <= ALIKE * plan.us
 
 
+def hedge(plan: Shipped) -> tuple[Shipped, Row]:
+    """A plan, or its hedge, and what it loses."""
+    try:
+        found = hedged(plan.request, Candidate(plan.algorithm, plan.config), MOST)
+    except TraceLimitError:
+        return plan, Row(key_of(plan.request), "long")
+    except NothingRuns:
+        return plan, Row(key_of(plan.request), "refused")
+    if found is None:
+        return plan, Row(key_of(plan.request), "calm")
+    now = found.plan
+    moved = (now.algorithm, now.config) != completed(plan.request, plan.algorithm, plan.config)
+    figures = found.ruin, found.us, now.modelled_us, found.regret, now.worst_regret
+    row = Row(key_of(plan.request), "moved" if moved else "kept", *figures)
+    return Shipped(plan.request, now.algorithm, now.config, round(now.phase0_us, 3)) if moved else plan, row
+
+
 def each(work: Callable[[Any], Any], given: Sequence[Any], jobs: int, what: str) -> Iterator[tuple[Any, Any]]:
     """What each comes to, with it, as they come; nothing that nkiconv ships is known to `work`."""
     context = multiprocessing.get_context("spawn")
@@ -119,9 +156,13 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="search again for plans that the file has")
     parser.add_argument("--most", type=int, help="search for so many at most; with 0 no model is built")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that search at once")
+    parser.add_argument("--hedge", type=Path, metavar="FILE", help="hedge the file's plans; FILE: what came of each")
     parser.add_argument("--more", type=Path, help="another such file, whose plans come before those of --out")
     parser.add_argument("--out", type=Path, default=shipped.FILE, help="the file")
     asked = parser.parse_args()
+    if asked.hedge:
+        hedge_all(asked.out, asked.hedge, asked.jobs)
+        return
     files = [asked.out, *([asked.more] if asked.more else [])]
     kept = {key_of(one.request): one for file in files for one in shipped.read(file).plans()}
     if asked.check:
@@ -144,6 +185,48 @@ def main() -> None:
     print(f"{asked.out}: {len(kept):,} plans, {asked.out.stat().st_size / 1024:,.0f} KiB")
     if faults:
         raise SystemExit("\n".join([f"{len(faults)} faults:", *faults]))
+
+
+def hedge_all(file: Path, ledger: Path, jobs: int) -> None:
+    """Hedge a file's plans that a ledger does not have, the fastest first, and say what it costs and brings."""
+    kept = {key_of(one.request): one for one in shipped.read(file).plans()}
+    lines = ledger.read_text(encoding="utf-8").splitlines() if ledger.exists() else []
+    rows = {row.key: row for row in (Row(*json.loads(line)) for line in lines)}
+    new = sorted((one for key, one in kept.items() if key not in rows), key=lambda one: one.us)
+    written = time.monotonic()
+    for _, (plan, row) in each(hedge, new, jobs, "hedged"):
+        kept[row.key], rows[row.key] = plan, row
+        if time.monotonic() - written > EVERY:
+            write_hedged(kept, file, rows, ledger)
+            written = time.monotonic()
+    write_hedged(kept, file, rows, ledger)
+    print("\n".join(table_of(list(rows.values()))))
+
+
+def write_hedged(kept: Mapping[str, Shipped], file: Path, rows: Mapping[str, Row], ledger: Path) -> None:
+    """Write the file of plans, then the ledger."""
+    write(kept, file)
+    with whole_file(ledger) as part:
+        part.write_text("".join(f"{json.dumps(row)}\n" for row in rows.values()), encoding="utf-8")
+
+
+def table_of(rows: Sequence[Row]) -> Iterator[str]:
+    """What hedging came to, by constant."""
+    counts = Counter(row.what for row in rows)
+    yield ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
+    yield "| constant | plans | moved | nominal time | worst regret | of moved ones: mean | worst |"
+    yield "|---|---|---|---|---|---|---|"
+    known = [row for row in rows if row.us]
+    for constant in [*sorted({row.constant for row in known}), ""]:
+        of = [row for row in known if constant in ("", row.constant)]
+        moved = [row for row in of if row.what == "moved"]
+        cost = geometric_mean([row.us / row.was_us for row in of] or [1.0])
+        before, after = ([getattr(row, name) for row in moved] or [1.0] for name in ("was_regret", "regret"))
+        worst = f"{max(row.was_regret for row in of):.2f} to {max(row.regret for row in of):.2f}" if of else "-"
+        yield (
+            f"| {constant or 'all'} | {len(of):,} | {len(moved):,} | {cost - 1:+.2%} | {worst} | "
+            f"{geometric_mean(before):.2f} to {geometric_mean(after):.2f} | {max(before):.2f} to {max(after):.2f} |"
+        )
 
 
 def distinct(only: Sequence[str]) -> tuple[dict[str, Request], list[str]]:
