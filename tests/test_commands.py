@@ -1,7 +1,9 @@
 """Commands of the Makefile and of the docs that no other test runs, and examples, on the least that they take."""
 
 import ast
+import dataclasses
 import importlib
+import json
 import os
 import re
 import runpy
@@ -296,6 +298,24 @@ def test_plans_of_the_zoo_are_found_and_held(plans, tiny, tmp_path):
     plans.write({plans.key_of(one.request): one for one in found}, file)
     before = file.read_text()
     assert ran("tests/zoo/plans.py", "--most", 0, "--out", file) == 0
+    assert file.read_text() == before
+
+
+def test_plans_of_the_zoo_are_hedged_once(plans, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plans, "each", lambda work, given, *_: [(one, work(one)) for one in given])
+    ruined, calm = (plans.Request(problem=nkiconv.cases.get(name).problem) for name in ("prime", "c256_32x16"))
+    given = [plans.planned(dataclasses.replace(one, robust=0.0)) for one in (ruined, calm)]
+    file, ledger = tmp_path / "plans.tsv", tmp_path / "hedges.jsonl"
+    plans.write({plans.key_of(one.request): one for one in given}, file)
+    plans.hedge_all(file, ledger, 1)
+    table, before = plans.shipped.read(file), file.read_text()
+    moved, kept = (table.plan(plans.key_of(one)) for one in (ruined, calm))
+    assert (moved.algorithm, kept.us) == ("implicit_gemm", given[1].us)
+    assert moved.us > given[0].us
+    assert sorted(json.loads(line)[1] for line in ledger.read_text().splitlines()) == ["calm", "moved"]
+    assert "\n| all | 1 | 1 | +6." in capsys.readouterr().out
+    monkeypatch.setattr(plans, "hedge", None)
+    plans.hedge_all(file, ledger, 1)
     assert file.read_text() == before
 
 

@@ -68,10 +68,9 @@ class End(NamedTuple):
 class Regrets:
     """Times of a search's trials under changed constants, each computed on demand."""
 
-    def __init__(self, best: Trial, trials: Iterable[Trial], constants: Mapping[str, float], percent: float) -> None:
-        """constants: the request's overrides. percent: that another plan may be slower than the best. best, trials: as
-        in `hold`."""
-        self.constants, self.percent = dict(constants), percent
+    def __init__(self, best: Trial, trials: Iterable[Trial], constants: Mapping[str, float]) -> None:
+        """constants: the request's overrides. best, trials: as in `hold`."""
+        self.constants = dict(constants)
         self._ends: dict[Traced, list[End]] = {}
         self._known: dict[tuple[Traced, End], float] = {}
         self.rivals: list[Trial] = []

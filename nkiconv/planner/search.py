@@ -165,7 +165,7 @@ class _Search:
         self.times.most = ESTIMATE_INSTRUCTIONS
         for candidate in self._in_turn():
             self._time_first(candidate)
-            trials = [one for one in self.times.ranked() if not one.at_least]
+            trials = self.times.timed()
             if trials:
                 return self._told(trials, SHIPPED if self.field.shipped else ESTIMATED)
             if self.times.is_too_long(candidate):
@@ -201,9 +201,8 @@ class _Search:
         if times.at_floor():
             return
         leaders: dict[str, Trial] = {}
-        for one in times.ranked():
-            if not one.at_least:
-                leaders.setdefault(one.candidate.algorithm, one)
+        for one in times.timed():
+            leaders.setdefault(one.candidate.algorithm, one)
         order = list(leaders.values())[:REFINED]
         most: float = WIDE_INSTRUCTIONS
         if not self.wide:
@@ -218,14 +217,14 @@ class _Search:
             self.advance(f"refining {algorithm}", 0.4 + 0.4 * i / len(order))
             self._descend(leader, limit)
             for _ in range(ROUNDS if self.wide else 0):
-                own, known = [one for one in times.ranked() if one.candidate.algorithm == algorithm], len(times.found)
-                for one in [one for one in own if not one.at_least][:BEAM]:
+                own, known = [one for one in times.timed() if one.candidate.algorithm == algorithm], len(times.found)
+                for one in own[:BEAM]:
                     self._descend(one, limit)
                 if len(times.found) == known:
                     break
 
     def _regrets(self, trials: list[Trial]) -> Regrets:
-        return Regrets(trials[0], trials, dict(self.request.constants), self.percent)
+        return Regrets(trials[0], trials, dict(self.request.constants))
 
     def _hedged(self, regrets: Regrets, trials: list[Trial], effort: str, most: float) -> Plan:
         """The plan, after a search for hedges with up to `most` traced instructions of refinement.
@@ -236,7 +235,7 @@ class _Search:
         if ends:
             self.advance("hedges", 0.9)
             hedges = [one for one in (self._estimate_at(end, regrets) for end in ends) if one]
-            known = [one for one in self.times.ranked() if not one.at_least]
+            known = self.times.timed()
             regrets.hold(regrets.best, known, hedges)
             if regrets.worst(regrets.best) > RUINOUS:
                 least = next(iter(regrets.better(known, INSTRUCTIONS)), regrets.best)
@@ -278,7 +277,7 @@ class _Search:
     def _unsettled(self) -> list[Trial]:
         """Extrapolated trials close to the best that seem faster than all that were timed as a whole; in a wide search
         all close ones."""
-        ranked = [one for one in self.times.ranked() if not one.at_least]
+        ranked = self.times.timed()
         least_us = min((one.us for one in ranked if one.is_whole and not self.wide), default=float("inf"))
         return [one for one in ranked if not one.is_whole and one.us < min(least_us, ranked[0].us * CLOSE)]
 

@@ -113,6 +113,10 @@ class Timekeeper:
         """Trials, the fastest first, of equal times that of fewest settings; then trials with only a bound."""
         return sorted(self.found.values(), key=lambda one: (one.at_least, one.us, len(one.candidate.config or ())))
 
+    def timed(self) -> list[Trial]:
+        """`ranked` without those that have only a bound."""
+        return [one for one in self.ranked() if not one.at_least]
+
     def at_floor(self) -> bool:
         """Whether a time of the whole problem is at the copy floor."""
         return self._least_whole_us() <= self.copy_floor_us * AT_FLOOR
