@@ -1,5 +1,6 @@
 """Plans that come with nkiconv: found before an estimate, and passed over where they no longer hold."""
 
+import math
 import random
 
 import pytest
@@ -11,7 +12,9 @@ from nkiconv.planner.estimate import estimate
 from nkiconv.planner.estimate import known as taken
 from nkiconv.planner.plan import Estimate
 from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.robust import Regrets
 from nkiconv.planner.shipped import Shipped, key_of, known
+from nkiconv.planner.timekeeper import Trial
 from nkiconv.planner.timekeeper import key_of as key_of_candidate
 from nkiconv.planner.timing import phases, trace
 from nkiconv.problem import ConvProblem
@@ -102,7 +105,7 @@ def test_what_is_shipped_is_for_todays_constants():
 
 
 def test_a_sample_of_what_is_shipped_takes_what_it_says():
-    """Those that are short enough to be timed whole, to 0.5 %, and no longer than their estimates."""
+    """Those that are short enough to be timed whole, to 0.5 %, and no longer than their estimates unless they hedge."""
     short = [one for one in shipped.table().plans() if one.request.problem.flops < 5e7]
     for one in random.Random(1).sample(short, min(len(short), 2)):
         stale = f"`make plans OPTIONS=--check`: {one}"
@@ -111,11 +114,18 @@ def test_a_sample_of_what_is_shipped_takes_what_it_says():
         assert timed.us == pytest.approx(one.us, rel=5e-3), stale
         guess = estimate(one.request, use_cache=False)
         guessed = timing_of(one.request, guess.algorithm, guess.config)
-        assert timed.us <= guessed.us or mean_us(timed) <= mean_us(guessed), stale
+        assert timed.us <= guessed.us or mean_us(timed) <= mean_us(guessed) or hedges(timed, guessed), stale
 
 
 def timing_of(request, algorithm, config):
     return trace(request, Candidate(algorithm, config), Rates())
+
+
+def hedges(timing, other):
+    """Whether it has less expected regret than another, which is faster."""
+    own, fast = (Trial(Candidate("", None), one.us, 0, one, 0.0) for one in (timing, other))
+    regrets = Regrets(fast, [own], {})
+    return regrets.better([own], math.inf) == [own]
 
 
 def mean_us(timing):
