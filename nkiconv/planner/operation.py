@@ -156,10 +156,16 @@ class Operation(ABC):
         whose steps could run as device loops but do not, unless all are such."""
         names = [name for name in algorithms if not self.excludes(name, shape)]
         found = [(name, guess) for name in names for guess in self.known[name].guesses(shape)]
-        found = [one for one in found if self.fits_whole(shape, one[0], one[1].config)]
-        found = [one for one in found if self.known[one[0]].is_short(shape, one[1])] or found
-        least_ns = min((guess.ns for _, guess in found), default=0.0)
-        return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]
+
+        def fits(one: tuple[str, Guess]) -> bool:
+            return self.fits_whole(shape, one[0], one[1].config)
+
+        short = [one for one in found if self.known[one[0]].is_short(shape, one[1])]
+        for some in (short, found):
+            least = next(filter(fits, sorted(some, key=lambda one: one[1].ns)), None)
+            if least is not None:
+                return [one for one in some if one[1].ns <= near * least[1].ns and fits(one)]
+        return []
 
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:
         """An algorithm's tile sizes and counts by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from .block_axes import BlockAxis, ShiftedPart, block_axis, num_steps, part_of, plain_axis
@@ -27,6 +28,7 @@ from .settings import (
     less,
     more,
     setting,
+    values_of,
     warm_up,
 )
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, slot_for
@@ -258,25 +260,24 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
         if window_channels(seen) > P_MAX:
             continue
         k_tiles, slots = len(k_tiles_of_windows(seen)), min(seen.columns.taps, _QUADRANTS)
-        for U in [given["outputs"]] if "outputs" in given else range(1, min(P_MAX // seen.K, seen.rows.out + 1) + 1):
-            for T in [given["taps"]] if "taps" in given else range(1, slots + 1):
-                if not is_legal(seen, U, T):
+        lanes = [L for L in values_of(given, "lanes", (1, 2, 4)) if L == 1 or (V == 1 and takes_lanes(seen, L))]
+        for U in values_of(given, "outputs", range(1, min(P_MAX // seen.K, seen.rows.out + 1) + 1)):
+            legal = [T for T in values_of(given, "taps", range(1, slots + 1)) if is_legal(seen, U, T)]
+            if not legal:
+                continue
+            blocks, axis = div_ceil(seen.rows.out, U) * seen.planes.out, block_axis(seen.rows, U, True)
+            rows = len(axis.elements(0)) * seen.planes.taps
+            each = max(COLUMNS_MIN, blocks * seen.columns.size / PARTS)
+            for T, L in itertools.product(legal, lanes):
+                groups = div_ceil(seen.columns.taps, T)
+                columns = axis.window * seen.planes.taps * groups * T * slot_for(U * seen.K)
+                if filter_bytes(seen, k_tiles, L, columns) > SBUF_BYTES:
                     continue
-                for L in [given["lanes"]] if "lanes" in given else (1, 2, 4):
-                    if L == 1 or (V == 1 and takes_lanes(seen, L)):
-                        blocks = div_ceil(seen.rows.out, U) * seen.planes.out
-                        axis = block_axis(seen.rows, U, True)
-                        rows = len(axis.elements(0)) * seen.planes.taps
-                        groups = div_ceil(seen.columns.taps, T)
-                        columns = axis.window * seen.planes.taps * groups * T * slot_for(U * seen.K)
-                        if filter_bytes(seen, k_tiles, L, columns) > SBUF_BYTES:
-                            continue
-                        each = max(COLUMNS_MIN, blocks * seen.columns.size / PARTS)
-                        passed = PARTS * each * rows * groups * k_tiles / L
-                        left = blocks * max(0.6, T / seen.columns.lhs_dilation) * seen.columns.out * LEAVES
-                        placed = U * k_tiles * (groups * seen.planes.taps * PLACED + num_taps(seen) * seen.K / 2)
-                        loaded = k_tiles * V * ISSUED if V > 1 else 0
-                        found.append((max(passed, left) + 0.1 * min(passed, left) + placed + loaded, (V, U, T, L)))
+                passed = PARTS * each * rows * groups * k_tiles / L
+                left = blocks * max(0.6, T / seen.columns.lhs_dilation) * seen.columns.out * LEAVES
+                placed = U * k_tiles * (groups * seen.planes.taps * PLACED + num_taps(seen) * seen.K / 2)
+                loaded = k_tiles * V * ISSUED if V > 1 else 0
+                found.append((max(passed, left) + 0.1 * min(passed, left) + placed + loaded, (V, U, T, L)))
     return [sizes for _, sizes in sorted(found)]
 
 

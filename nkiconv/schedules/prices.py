@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..simulator.timing.target import Target
 from .depthwise import RowGeometry
@@ -98,11 +99,6 @@ def round_trip_ns(target: Target) -> float:
     return first_load_ns(target) + last_store_ns(target)
 
 
-def least_ns(target: Target, array_ns: float, moved_ns: float = 0.0) -> float:
-    """A lower bound in ns of any kernel with so much work of the Tensor Engine after so much of DMA."""
-    return array_end_ns(target, first_load_ns(target) + moved_ns, array_ns) + last_store_ns(target)
-
-
 def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:
     """ns of engines that overlap, each busy so long: the busiest, plus a share of the others for orders in which they
     wait for each other; it ranks settings with equally busy busiest engines."""
@@ -138,6 +134,7 @@ def dma_ns(
     return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
 
+@lru_cache(maxsize=256)
 def met_outputs(axis: Axis) -> int:
     """Outputs in the valid ranges of taps, summed over taps."""
     return int(axis.images * sum(valid_range(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))

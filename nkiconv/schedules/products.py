@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .cuts import put_first
 from .geometry import Axis, Met, valid_range
@@ -35,6 +36,7 @@ def covering_first(products: list[Product], zn: int, pn: int, qn: int) -> list[P
     return products
 
 
+@lru_cache(maxsize=256)
 def home_tap(axis: Axis) -> int:
     """The last tap that meets x at all outputs of an axis; -1: none does. Sums that begin with it and go on by number
     round alike wherever banks are cut, and in a chunk of a video as in all of it: padding in front leaves the last."""

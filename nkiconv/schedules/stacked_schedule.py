@@ -164,18 +164,18 @@ class Stack:
     @cached_property
     def items(self) -> tuple[Lanes, ...]:
         """Output tiles, as even as possible, of one lane each; of depthwise problems whole volumes."""
-        (z_axis, p_axis, q_axis), planes, found = self.axes, self.geometry.planes, []
+        (z_axis, p_axis, q_axis), planes, depths = self.axes, self.geometry.planes, []
         parts, cuts = planes.images, 1
         if not self.diagonal:
             parts, cuts = parts_for_cores(planes, self.images, self.num_blocks, self.blocks)
-        out_tiles = itertools.product(cut_planes(planes, parts), cut_into(self.num_blocks, cuts), self.row_parts)
-        for (first, zn), (j0, jn), (q0, qn) in out_tiles:
+        for first, zn in cut_planes(planes, parts):
             image, z0 = divmod(first, z_axis.out)
-            d0, dn = span(self.geometry.planes, first, zn)
-            z = part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image)
-            p = part_at(p_axis, j0, jn, j0 * self.step, self.block_rows(jn))
-            found.append(((z, p, part_at(q_axis, q0, qn, q0 * self.row.stride, self.width)),))
-        return tuple(found)
+            d0, dn = span(planes, first, zn)
+            depths.append(part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image))
+        blocks = cut_into(self.num_blocks, cuts)
+        rows = [part_at(p_axis, j0, jn, j0 * self.step, self.block_rows(jn)) for j0, jn in blocks]
+        columns = [part_at(q_axis, q0, qn, q0 * self.row.stride, self.width) for q0, qn in self.row_parts]
+        return tuple((lane,) for lane in itertools.product(depths, rows, columns))
 
     @cached_property
     def axes(self) -> tuple[BlockAxis, BlockAxis, BlockAxis]:

@@ -358,22 +358,22 @@ def _sweep(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], 
     own = [axis.outputs(one) for axis, one in zip(axes, v, strict=True)]
     # columns outermost: the rows of a block are neighbours
     outputs = tuple((fz, fp, fq) for fq in own[2] for fz in own[0] for fp in own[1])
-    valid_range = [[{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes]
+    planes, rows, columns = ([{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes)
     #: places of stationaries along each axis; all sweeps of groups share them, plane by plane of taps
     sizes = [axis.window for axis in axes]
     if geometry.groups > 1:
         sizes[0] = geometry.planes.taps
-    found = []
+    found, last = [], num_taps(geometry) - 1
     for e in itertools.product(*(axis.elements(one) for axis, one in zip(axes, v, strict=True))):
         taps = []
-        for output in outputs:
-            t, r, s = (valid_range[axis][output[axis]].get(e[axis], -1) for axis in range(3))
+        for fz, fp, fq in outputs:
+            t, r, s = planes[fz].get(e[0], -1), rows[fp].get(e[1], -1), columns[fq].get(e[2], -1)
             tap = (t * geometry.rows.taps + r) * geometry.columns.taps + s
-            taps.append(-1 if min(t, r, s) < 0 else num_taps(geometry) - 1 - tap if geometry.flipped else tap)
+            taps.append(-1 if t < 0 or r < 0 or s < 0 else last - tap if geometry.flipped else tap)
         index = taps[0]
         if packs:
             z, p, q = (one - axis.low for axis, one in zip(axes, e, strict=True))
-            z = valid_range[0][own[0][0]][e[0]] if geometry.groups > 1 else z
+            z = planes[own[0][0]][e[0]] if geometry.groups > 1 else z
             index = (z * sizes[1] + p) * sizes[2] + q
         found.append(Place((e[0], e[1], e[2]), index, tuple(taps)))
     products = home_first(geometry, axes, v, found) if geometry.groups > 1 else tuple(found)

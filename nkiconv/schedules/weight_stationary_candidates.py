@@ -20,7 +20,7 @@ from .cuts import window_of
 from .geometry import Geometry
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import dma_ns, first_load_ns, last_store_ns, least_ns, matmul_ns, planes_met, read_ns, transpose_ns
+from .prices import array_end_ns, dma_ns, first_load_ns, last_store_ns, matmul_ns, planes_met, read_ns, transpose_ns
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
@@ -143,37 +143,47 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
     """The lower bound in ns of sizes and `filters`, as a function: sums, their evacuation, x and filters."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
-    ends_ns = first_load_ns(target) + last_store_ns(target)
+    first_ns, last_ns = first_load_ns(target), last_store_ns(target)
 
     @cache
     def sums(U: int, V: int) -> tuple[int, float, float]:
-        """(M tiles; ns of a tap's sums of an M tile; ns of the evacuation of all)."""
+        """(M tiles; ns of a tap's sums of an M tile; ns with the evacuation of all)."""
         m_tiles, each = div_ceil(geometry.K, P_MAX // U), div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
-        return m_tiles, V * met * matmul_ns(target, geometry, each), read_ns(target, options, 0, m_tiles * V * each)
+        sums_ns, evacuated_ns = (
+            V * met * matmul_ns(target, geometry, each),
+            read_ns(target, options, 0, m_tiles * V * each),
+        )
+        return m_tiles, sums_ns, first_ns + evacuated_ns + last_ns
 
     @cache
     def filters(U: int, way: str, fits: bool) -> tuple[float, float]:
-        """(ns of a filter's transposes, ns of the DMA of an M tile's filters)."""
+        """(ns of a filter's transposes, ns until an M tile's filters are loaded)."""
         m_tiles, slots = div_ceil(geometry.K, P_MAX // U), U if way == "apart" else 1
         moved_ns = filters_moved_ns(target, geometry, geometry.K // m_tiles, U, way == "straight", fits)
-        return slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots), moved_ns
+        return slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots), first_ns + moved_ns
 
     @cache
     def loaded_ns(parts: int, G: int) -> float:
-        """ns of DMA for x in blocks of G rows on so many partitions."""
+        """ns with the DMA of x in blocks of G rows on so many partitions."""
         lines = div_ceil(rows.size, G)
         run = columns.size * (lines if G == 1 else 1) if geometry.x_strides[3] == 1 else 1
-        return dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
+        moved_ns = dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
+        return first_ns + moved_ns + last_ns
+
+    @cache
+    def phases(V: int, G: int) -> tuple[int, int]:
+        """(phases of filters, most rows of zeros before them)."""
+        every = phases_of(rows.stride, V, G)
+        return taps * len(every), max(every)
 
     def found(sizes: Sizes, way: str) -> float:
         B, D, U, V, G = sizes
-        phases = phases_of(rows.stride, V, G)
-        window = taps_of_window(rows, B, U, V, max(phases))
-        m_tiles, sums_ns, evacuated_ns = sums(U, V)
-        transposed_ns, moved_ns = filters(U, way, U == 1 and max(phases) == 0 and window * B == rows.taps)
-        each_ns = sums_ns + taps * len(phases) * transposed_ns
-        array_ns = least_ns(target, m_tiles * window * div_ceil(columns.taps, D) * each_ns, moved_ns)
-        return max(array_ns, ends_ns + evacuated_ns, ends_ns + loaded_ns(B * D * geometry.C, G))
+        (count, front), (m_tiles, sums_ns, evacuated_ns) = phases(V, G), sums(U, V)
+        window = taps_of_window(rows, B, U, V, front)
+        transposed_ns, moved_ns = filters(U, way, U == 1 and front == 0 and window * B == rows.taps)
+        array_ns = m_tiles * window * div_ceil(columns.taps, D) * (sums_ns + count * transposed_ns)
+        array_ns = array_end_ns(target, moved_ns, array_ns) + last_ns
+        return max(array_ns, evacuated_ns, loaded_ns(B * D * geometry.C, G))
 
     return found
 
