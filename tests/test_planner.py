@@ -244,17 +244,17 @@ def test_settings_that_only_the_default_rule_completes_have_no_neighbours():
 def test_the_last_plan_is_kept_with_how_robust_it_is(plans):
     problem = nkiconv.ConvProblem(N=1, C=16, W=64, S=3)
     found = nkiconv.plan(problem, robust="on")
-    assert (found.robust, found.cached) == (15, False)
+    assert (found.robust, found.cached) == (20, False)
     assert nkiconv.plan(problem).cached
-    assert nkiconv.plan(problem, robust=15).cached
+    assert nkiconv.plan(problem, robust=20).cached
     other = nkiconv.plan(problem, robust=3.5)
     assert (other.robust, other.cached) == (3.5, False)
     assert nkiconv.plan(problem, robust=3.5).cached
     plain = nkiconv.plan(problem)
-    assert (plain.robust, plain.cached) == (15, False)
+    assert (plain.robust, plain.cached) == (20, False)
     tuned = nkiconv.plan(problem, robust="off", wide=True)
     assert nkiconv.plan(problem) == tuned
-    assert (nkiconv.plan(problem, robust="on").robust, tuned.robust) == (15, 0)
+    assert (nkiconv.plan(problem, robust="on").robust, tuned.robust) == (20, 0)
     assert other.fastest_us <= other.modelled_us <= 1.035 * other.fastest_us
     assert nkiconv.Plan.from_json(other.to_json()) == other
 
@@ -298,7 +298,7 @@ def test_a_ruinous_plan_is_hedged():
     fast, found = hedged("prime")
     now = found.plan
     assert (fast.algorithm, now.algorithm) == ("stacked", "implicit_gemm")
-    assert found.us == now.fastest_us < now.modelled_us < 1.15 * found.us
+    assert found.us == now.fastest_us < now.modelled_us < 1.1 * found.us
     assert now.worst_regret < RUINOUS < 2 < found.regret == now.fastest_regret
     assert expected(now.modelled_us / found.us, now.worst_regret) < expected(1, found.regret)
     assert f"with {found.ruin}, this one at most {now.worst_regret:.2f} times" in " ".join(now.explain().split())
@@ -309,7 +309,7 @@ def test_a_plan_says_that_nothing_hedges_it():
     fast, found = hedged("mimi_dw")
     assert (found.plan.algorithm, found.plan.config) == (fast.algorithm, fast.config)
     assert found.ruin == "dma.static_issue_ns=670"
-    assert "not hedged: nothing that was timed within 15 % of the fastest loses enough less" in found.plan.explain()
+    assert "not hedged: nothing that was timed within 20 % of the fastest loses enough less" in found.plan.explain()
 
 
 def test_a_plan_that_no_constant_ruins_needs_no_hedge():
@@ -331,7 +331,7 @@ def test_a_plan_that_hedges_at_no_cost():
     )
 
 
-@pytest.mark.parametrize(("value", "percent"), [("off", 0), ("on", 15), (5, 5), ("2.5", 2.5), (0, 0)])
+@pytest.mark.parametrize(("value", "percent"), [("off", 0), ("on", 20), (5, 5), ("2.5", 2.5), (0, 0)])
 def test_per_cent(value, percent):
     assert percent_of(value) == percent
 

@@ -76,7 +76,7 @@ def plan(
         operation: the function to plan for, as in `Plan.operation`; None: by the problem. algorithms: names to choose
             from; None: all. constants: values by name, instead of trn2.toml's.
         robust: per cent that the plan may be slower than the fastest candidate if it loses enough less when an inferred
-            constant is wrong; "off" is 0, "on" 15; see `planner.robust`. None: "on", but any kept tuned plan is taken.
+            constant is wrong; "off" is 0, "on" 20; see `planner.robust`. None: "on", but any kept tuned plan is taken.
         wide: try more settings and time every close candidate as a whole (seconds to minutes).
         use_cache: read the plan from memory or disk, and keep it there for later calls.
         advance: called with the current step and the share of the work that is done.

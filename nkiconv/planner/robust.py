@@ -24,7 +24,7 @@ from .timekeeper import Trial
 from .timing import Traced
 
 #: Per cent that a robust plan may be slower than the fastest, for --robust=off and on.
-OFF, ON = 0.0, 15.0
+OFF, ON = 0.0, 20.0
 DEFAULT = ON
 #: The probability that the constant that is worst for a plan is at that end of its range. Of some 30 inferred constants
 #: one was wrong when kernels measured elsewhere were held against the model; the times of a plan rise with about three.

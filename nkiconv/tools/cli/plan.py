@@ -32,7 +32,7 @@ Robust = Annotated[
     typer.Option(
         metavar="off|on|PERCENT",
         help="Per cent that a plan may take longer than the fastest where it loses enough less if an inferred constant "
-        "is wrong; on: 15. Default: on, unless a tuned plan is kept.",
+        "is wrong; on: 20. Default: on, unless a tuned plan is kept.",
     ),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Print alternatives, rejections with reasons, and symbols.")]
