@@ -154,22 +154,6 @@ def _fake(x: Tensor, proj: Tensor, mixer: Tensor, *rest: Any) -> tuple[Tensor, T
     return (x.new_empty(x.shape[0], mixer.shape[0], x.shape[2]), *_states(x, proj, mixer, rest[2]))
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.more = inputs[5:]
-    autograd.save(ctx, *inputs[:5])
-
-
-def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    def again(*tensors: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return _in_two(*tensors, *ctx.more)
-
-    return *autograd.by_running_again(again, ctx.saved_tensors, gradients), None, None
-
-
-def _no_forward_mode(ctx: Any, *_: Any) -> Any:
-    raise UnsupportedError(f"{ctx.more[1]}: has no derivatives in forward mode where one kernel computes")
-
-
 def _batched(info: Any, in_dims: Any, *args: Any) -> Any:
     return batched_images(OPERATOR, info.batch_size, in_dims[:5], args, ROWS)
 
@@ -182,7 +166,7 @@ OPERATOR = define(
     NAME,
     _forward,
     _fake,
-    (_remember, _backward, _no_forward_mode),
+    autograd.running_again(_in_two, 5, NAME),
     _batched,
     _flops,
     lambda *_: (ROWS, [sharding.SHARDED] * 3),

@@ -11,6 +11,7 @@ arguments. torch.vmap makes batches of rows more rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -337,24 +338,6 @@ def _fake(x: Tensor, weight: Tensor, bias: Any, initial_states: Any, *more: Any)
     return x.new_empty(x.shape[0], channels, out), x.new_empty(x.shape[0], channels, size)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.more = inputs[4:]
-    autograd.save(ctx, *inputs[:4])
-
-
-def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    def again(*tensors: Any) -> tuple[Tensor, Tensor]:
-        return _composed(*tensors, *ctx.more, once=False)
-
-    return *autograd.by_running_again(again, ctx.saved_tensors, gradients), *[None] * len(ctx.more)
-
-
-def _forward_mode(ctx: Any, *_: Any) -> Any:
-    raise UnsupportedError(
-        f"{ctx.more[-1]}: has no derivatives in forward mode where a kernel computes; use reverse mode, or torch on cpu"
-    )
-
-
 def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
     return batched_images(OPERATOR, info.batch_size, in_dims[:4], args, ROWS)
 
@@ -369,7 +352,7 @@ OPERATOR = define(
     NAME,
     _forward,
     _fake,
-    (_remember, _backward, _forward_mode),
+    autograd.running_again(functools.partial(_composed, once=False), 4, NAME),
     _batched,
     _flops,
     lambda *_: (ROWS, [sharding.SHARDED] * 2),

@@ -210,25 +210,13 @@ def _fake(input: Tensor, _weight1: Tensor, weight2: Tensor, *_rest: Any) -> Tens
     return input.new_empty(_shape(input, weight2))
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.activation, ctx.kind, ctx.eps, ctx.layer = inputs[8:]
-    autograd.save(ctx, *inputs[:8])
-
-
-def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Of a forward that runs again, by operators that autograd knows."""
-
-    def again(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, residual: Any, *affine: Any) -> tuple[Tensor]:
-        rows = _normalized(x, PixelNorm(ctx.kind, affine[0], affine[1], ctx.eps, False)).flatten(2)
-        hidden = conv1d(rows, w1[..., None], b1, activation=ctx.activation, layer=ctx.layer)
-        y = conv1d(hidden, w2[..., None], b2, layer=ctx.layer).reshape(_shape(x, w2))
-        return (y if residual is None else y + residual,)
-
-    return *autograd.by_running_again(again, ctx.saved_tensors, (g,)), *(None,) * 4
-
-
-def _no_forward_mode(ctx: Any, *_: Any) -> Any:
-    raise UnsupportedError(f"{NAME}: has no derivatives in forward mode where a kernel computes; use two conv2d")
+def _in_two(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, residual: Any, *rest: Any) -> tuple[Tensor]:
+    """The result, by operators that autograd knows."""
+    scale, shift, activation, kind, eps, layer = rest
+    rows = _normalized(x, PixelNorm(kind, scale, shift, eps, False)).flatten(2)
+    hidden = conv1d(rows, w1[..., None], b1, activation=activation, layer=layer)
+    y = conv1d(hidden, w2[..., None], b2, layer=layer).reshape(_shape(x, w2))
+    return (y if residual is None else y + residual,)
 
 
 def _no_batches(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -243,7 +231,7 @@ POINTWISE_MLP = define(
     NAME,
     _forward,
     _fake,
-    (_remember, _backward, _no_forward_mode),
+    autograd.running_again(_in_two, 8, NAME),
     _no_batches,
     _flops,
     lambda *_: ((0, 5), [sharding.SHARDED]),

@@ -359,29 +359,15 @@ def _fake(*args: Any) -> list[Tensor]:
     return _made(_called(*args))
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.rest = inputs[4:]
-    autograd.save(ctx, *inputs[:4])
-
-
-def _backward(ctx: Any, *g: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Of a forward that runs again, by operators that autograd knows."""
-
-    def again(*tensors: Any) -> list[Tensor]:
-        given = _called(*tensors, *ctx.rest)
-        offsets = None if given.cu_seqlens is None else torch.tensor(given.cu_seqlens)
-        final, more = given.return_final_states, (given.activation, given.where)
-        states_before = given.initial_states
-        z, last = operator.convolve(given.rows, given.weight, given.bias, states_before, offsets, None, final, *more)
-        parts = _normalised(host.wide(z), given.splits, given.eps)
-        outputs = [host.in_dtype(one, given.x.dtype) for one in parts]
-        return outputs + [last] * final + _states_after(given)
-
-    return *autograd.by_running_again(again, ctx.saved_tensors, g), *[None] * 8
-
-
-def _no_forward_mode(ctx: Any, *_: Any) -> Any:
-    raise UnsupportedError(f"{NAME}: has no derivatives in forward mode; use reverse mode, or causal_conv1d_fn")
+def _again(*args: Any) -> list[Tensor]:
+    """The results, by operators that autograd knows."""
+    given = _called(*args)
+    offsets = None if given.cu_seqlens is None else torch.tensor(given.cu_seqlens)
+    final, more, states_before = given.return_final_states, (given.activation, given.where), given.initial_states
+    z, last = operator.convolve(given.rows, given.weight, given.bias, states_before, offsets, None, final, *more)
+    parts = _normalised(host.wide(z), given.splits, given.eps)
+    outputs = [host.in_dtype(one, given.x.dtype) for one in parts]
+    return outputs + [last] * final + _states_after(given)
 
 
 def _no_batches(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -394,7 +380,7 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
     return flop_formulas.of_convolution(states.causal(channels, 0), rows, (channels, 1, width), rows)
 
 
-CAUSAL_CONV1D_SPLIT = define(NAME, _forward, _fake, (_remember, _backward, _no_forward_mode), _no_batches, _flops)
+CAUSAL_CONV1D_SPLIT = define(NAME, _forward, _fake, autograd.running_again(_again, 4, NAME), _no_batches, _flops)
 
 for _function in (causal_conv1d_split, causal_conv1d_split_update):
     vars(_function)["__prepare_scriptable__"] = refuse_script

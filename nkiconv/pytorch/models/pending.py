@@ -43,10 +43,11 @@ PRODUCTS = (torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rm
 class Pending:
     """A tensor that is computed on its first use (`value`); from then on this stands for that tensor.
 
-    tensor: the tensor, once it is computed.
+    tensor: the tensor, once it is computed; activation: that its call ends with.
     """
 
     tensor: Tensor | None = None
+    activation: str | None = None
 
     def value(self) -> Tensor:
         """The tensor."""
@@ -61,6 +62,16 @@ class Pending:
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The result of a torch function without computing this, or None if that cannot be. args: after the first."""
         raise NotImplementedError
+
+    def with_activation(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """This with the activation that a function applies, in a copy unless the function changes its input; None for
+        other functions and after another activation. args: after the first."""
+        activation = activation_of(function, named)
+        if activation is None or self.activation is not None:
+            return None
+        found = self if is_in_place(function, args, named) else copy.copy(self)
+        found.activation = activation
+        return found
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -284,12 +295,7 @@ class Normed(Modulated):
             padded = copy.copy(self)
             padded.paddings = (*self.paddings, padding)
             return padded
-        activation = activation_of(function, named)
-        if activation is None or self.activation is not None:
-            return None
-        found = self if is_in_place(function, args, named) else copy.copy(self)
-        found.activation = activation
-        return found
+        return self.with_activation(function, args, named)
 
     def kind(self) -> tuple[torch.dtype, torch.device]:
         """x's."""

@@ -34,11 +34,9 @@ from .only_ways import mlp_of
 from .pending import (
     PRODUCTS,
     Pending,
-    activation_of,
     drops_nothing,
     handed_on,
     is_changed_since,
-    is_in_place,
     tensor_of,
     version_of,
 )
@@ -124,12 +122,7 @@ class Pixels(Pending):
         """An activation, a dropout that drops nothing, the permutation, a scale, a sum with a tensor of its shape."""
         if drops_nothing(function, args, named):
             return self
-        activation = activation_of(function, named)
-        if activation is not None:
-            if self.activation is not None:
-                return None
-            found = self if is_in_place(function, args, named) else copy.copy(self)
-            found.activation = activation
+        if (found := self.with_activation(function, args, named)) is not None:
             return found
         if named or len(args) < 1:
             return None

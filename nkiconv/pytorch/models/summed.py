@@ -15,10 +15,8 @@ from .pending import (
     PRODUCTS,
     SUMS,
     Modulated,
-    activation_of,
     drops_nothing,
     is_changed_since,
-    is_in_place,
     version_of,
 )
 
@@ -76,12 +74,7 @@ class Summed(Modulated):
             return None
         if function in (*PRODUCTS, *SUMS):
             return self.with_row(function, args, named, [1, self.channels, *self.given[0].shape[2:]])
-        activation = activation_of(function, named)
-        if activation is None:
-            return None
-        found = self if is_in_place(function, args, named) else self.normed(self.norm)
-        found.activation = activation
-        return found
+        return self.with_activation(function, args, named)
 
     def kind(self) -> tuple[torch.dtype, torch.device]:
         """Those of the convolution's input."""

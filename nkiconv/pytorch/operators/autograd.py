@@ -18,6 +18,8 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+from ..errors import UnsupportedError
+
 _LIBRARY = torch.library.Library("nkiconv", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 #: The key that marks views. It is excluded below an operator, whose results may be changed in place.
@@ -76,6 +78,34 @@ def register(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # of the kernel that this replaces
         _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def running_again(
+    again: Callable[..., Sequence[torch.Tensor]], tensors: int, name: str
+) -> tuple[Callable[..., None], Callable[..., Derivatives], Callable[..., Any]]:
+    """remember, backward and forward_mode of `register` for an operator that keeps only its arguments.
+
+    again: computes its results from its arguments by operators that autograd knows; tensors: how many of them come
+    first; the last one is the layer, or None; name: in messages where there is no layer.
+    """
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], _results: Any) -> None:
+        ctx.rest = inputs[tensors:]
+        save(ctx, *inputs[:tensors])
+
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Derivatives:
+        def results(*given: Any) -> Sequence[torch.Tensor]:
+            return again(*given, *ctx.rest)
+
+        return *by_running_again(results, ctx.saved_tensors, gradients), *[None] * len(ctx.rest)
+
+    def forward_mode(ctx: Any, *_: Any) -> Any:
+        raise UnsupportedError(
+            f"{ctx.rest[-1] or name}: has no derivatives in forward mode where a kernel computes; use reverse mode, or "
+            f"torch on cpu"
+        )
+
+    return remember, backward, forward_mode
 
 
 def by_running_again(
