@@ -399,10 +399,14 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     widest = max(math.prod(part.xn for part in lane) for lane in lanes)
     x_bytes = widest * item * schedule.buffers * len(schedule.k_tiles)
     if schedule.gathers:
-        places = schedule.sweeps[0].size
-        each = max(geometry.C, geometry.K) // geometry.groups * taps
+        places, per_c = schedule.sweeps[0].size, geometry.C // geometry.groups
+        alone = schedule.k_tiles[0][1] == per_c
+        each = max(schedule.rows if alone else per_c, geometry.K // geometry.groups) * taps
         filters = FILTER_BUFFERS * places * P_MAX + 3 * each * (pages(schedule) + 1)
-        filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * P_MAX * pages(schedule)
+        if alone:
+            filters += 2 * BANK_COLUMNS * pages(schedule)
+        else:
+            filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * P_MAX * pages(schedule)
         y_tiles = (2 + (2 if residual else 0)) * pages(schedule) * schedule.axes[1].beside
     else:
         most = max(sum(tile[0].kn for tile in one.tiles) for one in schedule.residents)

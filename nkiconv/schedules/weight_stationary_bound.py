@@ -378,7 +378,8 @@ class Bound:
         return Filters(moved, placed=max(placed, words * target.gpsimd_ns), pieces=pieces)
 
     def of_groups(self, tile: tuple[RowTile, ...]) -> Filters:
-        """Filters of groups: spread with zeros between them, transposed, copied to the places of each output."""
+        """Filters of groups: spread with zeros between them if row tiles have several, transposed, copied to the places
+        of each output."""
         target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
         by_input, Kt = geometry.groups == geometry.C, schedule.slot
         times = 1 if by_input else pages(schedule)
@@ -389,6 +390,10 @@ class Bound:
             spread = max(spread, times * taps * P_MAX * target.gpsimd_ns)
         later = times * len(schedule.sweeps[0].outputs) * (target.vector_fixed_ns + taps * Kt * self.copy_ns)
         transposed = 0.0 if by_input else times * taps * (target.matmul_columns_min * self.column_ns + self.matmul_ns)
+        if tile[0].cn == geometry.C // geometry.groups:
+            # several taps together, which are then copied to the partitions of each row tile
+            transposed *= schedule.rows / P_MAX
+            spread = 0.0 if geometry.flipped or by_input else times * taps * tile[0].kn * PARTS * self.copy_ns
         return Filters(moved, 0.0, transposed, spread, later)
 
 

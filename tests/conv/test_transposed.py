@@ -48,6 +48,7 @@ PLAIN_GROUPS = {
     "multiplier 2": Transposed(2, 70, 140, 70, (6, 7), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
     "groups of three": Transposed(2, 48, 32, 16, (7, 6), (2, 3), (1, 1), (0, 1), (0, 0), (1, 1)),
     "groups that fill tiles": Transposed(2, 136, 136, 34, (7, 6), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "a group a row tile": Transposed(2, 144, 120, 6, (6, 5), (3, 4), (1, 1), (1, 1), (0, 0), (1, 1)),
     "volumes in groups": Transposed(1, 12, 12, 6, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 1, 1)),
     "depthwise volumes": Transposed(1, 9, 9, 9, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 2, 1)),
 }

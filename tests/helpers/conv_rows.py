@@ -285,6 +285,8 @@ GROUPS = {
     ),
     "more tiles than rows": _of_groups(4, C=16, H=3, W=9, K=16, padding=ONE_ROW),
     "groups of half an array": _of_groups(3, C=192, H=7, W=6, K=192),
+    "a group a row tile": _of_groups(6, N=2, C=144, H=7, W=6, K=120),
+    "a group a row tile, many taps": _of_groups(3, C=108, H=1, W=50, K=135, R=1, S=45, padding=ONE_ROW),
     "an output that sees no row": depthwise(2, N=1, H=1, W=1, R=1, S=1, padding=((0, 1), (1, 0))),
 }
 _GROUPS = {
@@ -296,6 +298,7 @@ _GROUPS = {
     "64 rows": (GROUPS["rows of taps in parts"], tiles(64, 2, 1)),
     "64 rows, gaps": (GROUPS["tiles with gaps"], tiles(64, 2, 1)),
     "blocks of two columns": (GROUPS["dilation"], tiles(32, 1, 2)),
+    "a group a row tile, blocks of four": (GROUPS["a group a row tile"], tiles(32, 2, 2)),
 }
 
 

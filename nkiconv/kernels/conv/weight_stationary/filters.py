@@ -8,9 +8,10 @@ a mask; a matmul with rows of identities then transposes a tap and puts the k of
 
     transposed[(row tile, c), k] = sum over (row tile', k') of spread[(row tile', k'), (row tile, c)] * I[k', k],
 
-products of a single weight and 1, so exact. From PSUM a tap is copied to its place for each output of a block; the
-other places are zeroed once, and stay so. Depthwise filters and those of transposed convolutions need no transpose:
-they are loaded as [(row tile, c), k, r, s], the latter with reversed taps, and multiplied by a mask (`GroupFilters`).
+products of a single weight and 1, so exact. If row tiles have one group each, nothing is spread, and several taps of
+all row tiles are transposed together. A tap is then copied to its place for each output of a block; the other places
+are zeroed once, and stay so. Depthwise filters and those of transposed convolutions need no transpose: they are loaded
+as [(row tile, c), k, r, s], the latter with reversed taps, and multiplied by a mask (`GroupFilters`).
 """
 
 import itertools
@@ -18,11 +19,11 @@ import itertools
 from ...._nki import nisa, nl
 from ....schedules.cuts import blocks_of_taps
 from ....schedules.geometry import filter_rows, num_taps
-from ....schedules.tiles import BANK_COLUMNS, cut_at
+from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, transposes_of_bank
 from ....schedules.weight_stationary import FILTER_BUFFERS
 from ..._engines import START_WORK, copy_balanced, copy_work
 from ..._masks import keep_between, keep_equal
-from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
+from ..filter_feed import clear_tile, clear_words, tiles_in_turn, transposed_bank, turn_forwards
 from ..regions import load_filters, load_region
 from .packed_filters import PackedFilters
 from .stacked_filters import TransposedFilters
@@ -93,29 +94,43 @@ class GroupFilters(nl.NKIObject):
         self.loaded, self.spreads, self.made, self.buffers, self.count = [], {}, {}, [], 0
         #: whether filters are loaded by input channels: depthwise ones, and those of a transposed convolution
         self.by_input = geometry.groups == geometry.C or geometry.flipped
+        #: input and output channels of a group; whether row tiles have one group each
+        self.each = geometry.C // geometry.groups, geometry.K // geometry.groups
+        self.alone = schedule.k_tiles[0][1] == self.each[0]
+        #: taps of such row tiles that are transposed together
+        self.beside = nl.tile_size.pmax // schedule.rows
         #: partitions of a row tile's loaded filters, and row tiles that share the partitions
         self.size = schedule.rows if self.by_input else schedule.slot
         self.together = nl.tile_size.pmax // max(schedule.rows, self.size)
         #: blocks of taps that fit a bank, (first row of taps, rows, first column, columns), plane by plane
         R, S = geometry.rows.taps, geometry.columns.taps
-        own = blocks_of_taps(R, S, BANK_COLUMNS // schedule.slot)
+        most = BANK_COLUMNS // schedule.slot
+        if self.alone:  # by input all of them are placed as loaded
+            most = self.beside * transposes_of_bank(self.together * self.size, geometry.itemsize)
+            most = R * S if self.by_input else most
+        own = blocks_of_taps(R, S, most)
         self.blocks = [(t * R + r0, *one) for t in range(geometry.planes.taps) for r0, *one in own]
 
     def load(self, tile, k_tile):
         """Load the filters of an M tile, `together` row tiles at once: [(row tile, k), c, r, s] with zeros on unused
-        partitions; by input [(row tile, c), k, r, s], with reversed taps of a transposed convolution."""
+        partitions, or for c that a row tile with one group lacks; by input [(row tile, c), k, r, s], with reversed taps
+        of a transposed convolution."""
         geometry, size = self.geometry, self.size
         step, by_c, by_r, by_s = geometry.w_strides
         R, S = filter_rows(geometry), geometry.columns.taps
-        second = [by_c, geometry.C // geometry.groups]
+        second = [by_c, self.each[0]]
         if self.by_input:
-            second = [step, geometry.K // geometry.groups]
+            second = [step, self.each[1]]
             step = by_c if geometry.flipped else second[1] * step
         found = []
         for first, count in cut_at(len(tile), self.together):
             channels = [(one.c0, one.cn) if self.by_input else (one.k0, one.kn) for one in tile[first : first + count]]
-            raw_sbuf = nl.ndarray((count * size, second[1], R, S), dtype=self.operands.w_dtype, buffer=nl.sbuf)
-            if sum(n for _, n in channels) < count * size:
+            width = self.schedule.rows if self.alone and not self.by_input else second[1]
+            raw_sbuf = nl.ndarray((count * size, width, R, S), dtype=self.operands.w_dtype, buffer=nl.sbuf)
+            if self.alone and (sum(n for _, n in channels) < count * size or second[1] < width):
+                is_first = self.count + len(self.loaded) + len(self.spreads) == 0  # the others are not waited for
+                clear_tile(raw_sbuf, geometry.itemsize, nisa.engine.vector if is_first else nisa.engine.gpsimd)
+            elif sum(n for _, n in channels) < count * size:
                 nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
             for index, (channel, n) in enumerate(channels):
                 pattern = [[step, n], second, [by_r, R], [by_s, S]]
@@ -126,16 +141,15 @@ class GroupFilters(nl.NKIObject):
     def start(self, residents):
         """Make the masks that spread and transpose filters of any M tile, and buffers for `residents` groups."""
         geometry, schedule, (_, rows, columns) = self.geometry, self.schedule, self.schedule.axes
-        per_c = geometry.C // geometry.groups
+        per_c, per_k = self.each
         groups = schedule.k_tiles[0][1] // per_c
-        if self.by_input:
+        if self.by_input and not self.alone:
             self.mask_sbuf = self._ones(groups, per_c).expand_dim(1)
-        else:
+        elif not self.alone:
             self.mask_sbuf = nl.ndarray(
                 (self.together * self.size, self.together, groups), dtype=self.operands.w_dtype, buffer=nl.sbuf
             )
             nisa.memset(dst=self.mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-            per_k = geometry.K // geometry.groups
             keep_between(self.mask_sbuf, [[-self.size, self.together], [-per_k, groups]], per_k, self.mask_sbuf)
             self.ones_sbuf = self._ones(self.size, 1)
         window = geometry.planes.taps * rows.window, columns.window
@@ -145,13 +159,15 @@ class GroupFilters(nl.NKIObject):
             clear_words(buffer_sbuf, nisa.engine.vector if index == 0 else nisa.engine.gpsimd)
 
     def prepare(self):
-        """Spread the filters of the M tile that was loaded first, if any, over its groups, block by block of taps."""
+        """Spread the filters of the M tile that was loaded first, if any, over its groups, block by block of taps; none
+        if row tiles have one group."""
         if len(self.loaded) > 0:
             tile, loaded = self.loaded.pop(0)
             self.spreads[tile[0]] = found = []
             for index, raw_sbuf in enumerate(loaded):
                 taps_sbuf = turn_forwards(raw_sbuf) if self.geometry.flipped else raw_sbuf
-                found += [(index, block, self._spread(taps_sbuf, block)) for block in self.blocks]
+                for block in self.blocks:
+                    found.append((index, block, taps_sbuf if self.alone else self._spread(taps_sbuf, block)))
 
     def make(self, tiles):
         """Make the stationaries of a weight-resident group, one M tile, in the next buffer: [(row tile, c), place, (uw,
@@ -161,9 +177,12 @@ class GroupFilters(nl.NKIObject):
         self.count += 1
         if tile not in self.spreads:
             self.prepare()
-        for index, block, spread_sbuf in self.spreads.pop(tile):
-            taps = spread_sbuf if self.by_input else self._transposed(spread_sbuf)
-            self._place(filters_sbuf, taps, index * self.together * self.schedule.rows, block)
+        for index, block, taps_sbuf in self.spreads.pop(tile):
+            first = index * self.together * self.schedule.rows
+            taps = self._of_block(taps_sbuf, block) if self.alone else taps_sbuf
+            if not self.by_input:
+                taps = self._transposed_alone(taps) if self.alone else self._transposed(taps)
+            self._place(filters_sbuf, taps, first, block)
         shape = (nl.tile_size.pmax, self.schedule.sweeps[0].size, filters_sbuf.shape[3])
         self.made[tile] = filters_sbuf.reshape(shape)
 
@@ -193,10 +212,24 @@ class GroupFilters(nl.NKIObject):
             nisa.nc_matmul(dst=taps_psum[:, tap], stationary=own_sbuf, moving=ones_sbuf, accumulate=False)
         return taps_psum
 
+    def _transposed_alone(self, raw):
+        """Weights [(row tile, k), taps, c] of row tiles with one group, transposed: [(row tile, c), taps, k] in SBUF.
+        Taps that fill the array's columns are transposed together, to [(tap, c), (row tile, k)] in PSUM."""
+        (parts, taps, rows), beside, kn = raw.shape, self.beside, self.each[1]
+        sources = [raw[0:parts, tap : tap + n] for tap, n in cut_at(taps, beside)]
+        taps_psum = transposed_bank(sources, beside * rows, parts)
+        taps_sbuf = nl.ndarray((parts // self.size * rows, taps, kn), dtype=raw.dtype, buffer=nl.sbuf)
+        for first, place in itertools.product(range(min(beside, taps)), range(parts // self.size)):
+            n, k = div_ceil(taps - first, beside), place * self.size
+            dst = taps_sbuf[place * rows : (place + 1) * rows, first:taps:beside]
+            src = taps_psum[first * rows : (first + 1) * rows, 0:n, k : k + kn]
+            copy_balanced(dst, src, self.ledger)
+        return taps_sbuf
+
     def _place(self, filters_sbuf, taps, first, block):
         """Copy taps [(row tile, c), taps, k] of a block to all of their places, from partition `first` on.
 
-        PSUM is read once: copies inside SBUF are faster.
+        PSUM and filters as loaded are read once: copies between places are faster.
         """
         (r0, rn, s0, sn), (_, by_rows, by_columns), (inputs, _, kn) = block, self.schedule.axes, taps.shape
         src, (t, r0) = taps.reshape((inputs, rn, sn, kn)), divmod(r0, self.geometry.rows.taps)
@@ -207,7 +240,7 @@ class GroupFilters(nl.NKIObject):
                 continue
             dst = filters_sbuf[first : first + inputs, rows[1], columns[1], k : k + kn]
             own = src[0:inputs, rows[0], columns[0], 0:kn]
-            if self.by_input or uh + uw > 0:
+            if self.by_input != self.alone or uh + uw > 0:
                 self.ledger.vector += START_WORK + rn * sn * kn * copy_work(filters_sbuf.dtype)
                 nisa.tensor_copy(dst=dst, src=own, engine=nisa.engine.vector)
                 continue
@@ -215,12 +248,17 @@ class GroupFilters(nl.NKIObject):
             if own.shape == src.shape:
                 src = dst
 
+    def _of_block(self, raw_sbuf, block):
+        """A view [partitions, taps, n] of a block of filters [partitions, n, r, s]."""
+        (parts, each, R, S), (r0, rn, s0, sn) = raw_sbuf.shape, block
+        first = r0 * S + s0
+        return raw_sbuf.reshape((parts, each, R * S))[:, :, first : first + rn * sn].permute((0, 2, 1))
+
     def _spread(self, raw_sbuf, block):
         """Weights of a block in SBUF: [(row tile, k), tap, (row tile, c)], k's at the channels of its group, zero
         elsewhere; by input [(row tile, c), tap, (group, k)], c's at its group."""
-        (parts, each, R, S), (r0, rn, s0, sn) = raw_sbuf.shape, block
-        first, taps = r0 * S + s0, rn * sn
-        raw = raw_sbuf.reshape((parts, each, R * S))[:, :, first : first + taps].permute((0, 2, 1)).expand_dim(2)
+        raw = self._of_block(raw_sbuf, block).expand_dim(2)
+        parts, taps, _, each = raw.shape
         _, times, groups = self.mask_sbuf.shape
         width = groups * each if self.by_input else self.schedule.rows
         spread_sbuf = nl.ndarray((parts, taps, times * width), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
