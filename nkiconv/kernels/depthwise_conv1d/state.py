@@ -13,10 +13,11 @@ row. Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Ve
 """
 
 from dataclasses import replace
+from itertools import product
 
 from ... import rules
 from ..._nki import nisa, nl
-from ...schedules.tiles import cut_at, share
+from ...schedules.tiles import cut_at, lines_of, share
 from .._arguments import refuse
 from .._dma import copy
 from .._engines import is_16bit, itemsize_of, new_ledger, pick
@@ -80,17 +81,11 @@ def store_final_state(tensors, final, N, C):
         for n in range(N):
             store_rows(tensors, final, n, first, rows)
     elif tensors.gate is not None and N >= MANY_IMAGES:
-        for n, images in cut_at(N, nl.tile_size.pmax):
-            for c, length in cut_at(rows, most):
-                store_tile(tensors, final, (n, first + c), (images, length), True, width, ledger)
+        for (n, images), (c, length) in product(cut_at(N, nl.tile_size.pmax), cut_at(rows, most)):
+            store_tile(tensors, final, (n, first + c), (images, length), True, width, ledger)
     else:
-        for n in range(N):
-            row = 0
-            while row < rows:
-                length = min(most, max(1, (rows - row) // nl.tile_size.pmax))
-                partitions = min(nl.tile_size.pmax, (rows - row) // length)
-                store_tile(tensors, final, (n, first + row), (partitions, length), False, width, ledger)
-                row += partitions * length
+        for n, (row, *tile) in product(range(N), lines_of(rows, min(most, max(1, rows // nl.tile_size.pmax)))):
+            store_tile(tensors, final, (n, first + row), tile, False, width, ledger)
 
 
 def store_rows(tensors, final, n, c, rows):
@@ -176,8 +171,5 @@ def store_zeros(dst_hbm, dtype, rows, columns):
     zeros_shape = (min(nl.tile_size.pmax, rows), min(ZERO_COLUMNS, columns))
     zeros_sbuf = nl.ndarray(zeros_shape, dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=zeros_sbuf, value=0.0)
-    for row0 in range(0, rows, zeros_shape[0]):
-        count = min(zeros_shape[0], rows - row0)
-        for column0 in range(0, columns, zeros_shape[1]):
-            width = min(zeros_shape[1], columns - column0)
-            copy(dst_hbm[row0 : row0 + count, column0 : column0 + width], zeros_sbuf[0:count, 0:width])
+    for (row, count), (column, width) in product(cut_at(rows, zeros_shape[0]), cut_at(columns, zeros_shape[1])):
+        copy(dst_hbm[row : row + count, column : column + width], zeros_sbuf[0:count, 0:width])

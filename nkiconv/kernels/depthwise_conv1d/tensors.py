@@ -56,6 +56,10 @@ class Rows:
         """Store a view of SBUF to a region."""
         copy(self.region(pattern, n, c, element), src)
 
+    def move(self, tile, pattern, n, c, element, is_store):
+        """Store or load a view of SBUF."""
+        (self.store if is_store else self.load)(tile, pattern, n, c, element)
+
 
 @dataclass
 class RowTensors:

@@ -41,16 +41,10 @@ def move_chunks(run, tile, rows_sbuf, rows, begin, size, is_store=False, whole=F
         chunk, *more = alike
         for g, groups, channels in spans if r0 < r1 else []:
             chunks, row, element = 1 + len(more), chunk * lines + g * tile.nn, begin + chunk * size + r0
-            pattern = [
-                [size * step, chunks],
-                [A * c_step, groups],
-                [n_step, tile.nn],
-                [c_step, channels],
-                [step, r1 - r0],
-            ]
-            move = rows.store if is_store else rows.load
+            lead = [[size * step, chunks], [A * c_step, groups], [n_step, tile.nn]]
             here = rows_sbuf[row : row + chunks * groups * tile.nn, 0:channels, r0:r1]
-            move(here, pattern, tile.n0, (tile.g0 + g) * A, element)
+            pattern = [*lead, [c_step, channels], [step, r1 - r0]]
+            rows.move(here, pattern, tile.n0, (tile.g0 + g) * A, element, is_store)
 
 
 def load_banded_rows(run, index):

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
-from ....schedules.channels import full_rows, row_runs
+from ....schedules.channels import full_rows
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.dot import BUFFERS, DotSchedule, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, some_of
 from ..._engines import itemsize_of
 from ..._prologue import finish_gates
+from ..free_channels import move_block
 from ..tensors import RowTensors
 
 
@@ -77,18 +78,8 @@ def load_lines(plan, unit, tile_sbuf, parts, start, length):
                 nisa.memset(dst=tile_sbuf[0:lines, low:high], value=outside, engine=nisa.engine.gpsimd)
     for rows, (first, end) in zip(parts, spans):
         if first < end:
-            move_lines(tile_sbuf[0:lines, first:end], rows, unit, start + first)
-
-
-def move_lines(tile_sbuf, rows, unit, element, is_store=False):
-    """Load or store a unit's rows from an element on: channel p * length + r0 + g of a block is on partition
-    p * groups + g."""
-    (_, c_step, step), block = rows.steps, unit.block
-    for row, count, channels in row_runs(block, unit.r0, unit.groups):
-        at, c = row * unit.groups, block.c0 + unit.r0 + row * block.length
-        pattern = [[block.length * c_step, count], [c_step, channels], [step, tile_sbuf.shape[1]]]
-        move = rows.store if is_store else rows.load
-        move(tile_sbuf[at : at + count * channels], pattern, unit.n, c, element)
+            some = unit.r0, unit.groups
+            move_block(tile_sbuf[0:lines, first:end], rows, unit.block, some, (unit.n, start + first))
 
 
 def next_rows(run, index, moves):
@@ -129,7 +120,8 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
     if unit.chunk == plan.chunks - 1:
         sums_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_reduce(dst=sums_sbuf[0:rows, 0:1], op=nl.add, data=parts_sbuf[0:rows, 0 : column + 2], axis=1)
-        move_lines(sums_sbuf, run.tensors.sums, unit, 0, is_store=True)
+        some = unit.r0, unit.groups
+        move_block(sums_sbuf, run.tensors.sums, unit.block, some, (unit.n, 0), is_store=True)
     return parts_sbuf
 
 

@@ -20,8 +20,8 @@ def move_groups(run, tile_sbuf, rows, tile, firsts, columns, high=None, is_store
     for one in regions_of(tile, rows.steps, firsts, columns, (rows.low, rows.high if high is None else high)):
         lines = slice(one.group * tile.P, (one.group + one.groups) * tile.P)
         pattern = [[one.apart, one.groups], [T * c_step, tile.P], [step, one.count]]
-        move = rows.store if is_store else rows.load
-        move(tile_sbuf[lines, one.first : one.first + one.count], pattern, one.n, tile.t, one.element)
+        here = tile_sbuf[lines, one.first : one.first + one.count]
+        rows.move(here, pattern, one.n, tile.t, one.element, is_store)
 
 
 def filler(plan):

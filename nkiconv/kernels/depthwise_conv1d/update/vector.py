@@ -53,8 +53,7 @@ def transfer(tile_sbuf, rows, tile, is_store):
         if count > 0:
             part_sbuf = tile_sbuf[row : row + count, 0:images, first:length, 0:width]
             pattern = [[length * by_channel, count], [by_image, images], [by_channel, length - first], [step, width]]
-            move = rows.store if is_store else rows.load
-            move(part_sbuf, pattern, tile.n0, row_start(tile.block, row) + first, rows.low)
+            rows.move(part_sbuf, pattern, tile.n0, row_start(tile.block, row) + first, rows.low, is_store)
 
 
 def sum_tile(tensors, geometry, options, tile, loaded):
