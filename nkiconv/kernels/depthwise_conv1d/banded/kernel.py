@@ -217,23 +217,16 @@ def banded(tensors, geometry, options, blocks):
             load_banded_rows(run, index + len(run.rings) + 1)
         coming = run.held[index + 2].gates if index + 2 < len(run.tiles) else []
         gates, spread = len(coming), max(1, tile.gn - LAG)
-        sums_first = by_rows and index == 0  # the Tensor Engine would idle otherwise
         prepare_results(run, index + 1)
         for group in range(tile.gn):
             left = 0 if by_rows else gates * (tile.gn - 1 - group) // tile.gn
             bands_sbuf = run.buffers[position % len(run.buffers)]
-            if sums_first:
-                multiply(run, index, group, bands_sbuf)
-            else:
-                finish_gates(coming, run.ledger, left)
+            finish_gates(coming, run.ledger, left)
             if group < spread:
                 transpose_in(run, index + 1, spread, group)
-            if sums_first:
-                finish_gates(coming, run.ledger, left)
             if group >= tile.gn - spread and not by_rows:
                 transpose_out(run, index - 1, spread, group - (tile.gn - spread))
-            if not sums_first:
-                multiply(run, index, group, bands_sbuf)
+            multiply(run, index, group, bands_sbuf)
             if group % at_once == at_once - 1 or group == tile.gn - 1:
                 prefetch_bands(run, position + len(run.buffers))
                 position += 1
