@@ -33,8 +33,7 @@ from .banded import (
     tile_columns,
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, gate_of, inputs_of, part_most, shards_of
-from .engines import Engines
-from .prices import array_end_ns
+from .prices import array_end_ns, rows_ns
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
@@ -363,7 +362,6 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     stall += min(slots, tile.gn) * sum(moved) / tile.repeats * target.vector_ns / 2
     run_in = max(1, min(tile.blocks_in * blocks.block, geometry.W))
     run_out = max(1, min(run_out, geometry.Q))
-    engines = Engines(target)
     row_ns, num_bytes = channels * target.row_ns(run_in, geometry.x_w, item), rows * channels * run_in * item
     y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
     triggers = channels * (div_ceil(tile.gn, blocks.buffer_groups) if settings.scratch else tile.gn)
@@ -380,8 +378,8 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         + (sums + y) * target.vector_ns
         + reads * target.vector_fixed_psum_ns,
         scalar=(x + sums + y) * target.scalar_ns + x * arrival_ns(geometry, target) + reads * target.scalar_fixed_ns,
-        load=inputs_of(geometry) * engines.busy_ns(rows, row_ns, num_bytes) if tile.datan else 0.0,
-        store=engines.busy_ns(out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize),
+        load=inputs_of(geometry) * rows_ns(target, rows, row_ns, num_bytes) if tile.datan else 0.0,
+        store=rows_ns(target, out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize),
         bands=tile.gn * target.rows_an_engine * target.run_ns(size * item),
         triggers=triggers * target.static_issue_ns,
     )

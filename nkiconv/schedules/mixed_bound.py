@@ -1,4 +1,4 @@
-"""The bound of `mixed` and `vector`: pieces pass one by one through clocks of the engines (`engines.Engines`).
+"""The bound of `mixed` and `vector`: the first loads and diagonals, the busiest engine, the last sums and their store.
 
 It assumes that matmuls on zeros, whose number `planner.clock` finds, fill the wait for the first diagonals. It leaves
 out states, zeros around x, gaps of a dilated x, filters after the first and loads of a separate residual, which hardly
@@ -7,88 +7,69 @@ depend on settings.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+from typing import NamedTuple
+
 from ..simulator.timing.target import Target
 from .banded import config_unsupported
-from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of
-from .engines import Engines
-from .mixed import (
-    GATED_AHEAD,
-    MixedPiece,
-    MixedSchedule,
-    MixedSettings,
-    complete,
-    cut_pieces,
-    filter_block,
-    mixed_cuts,
-    widths_of,
-)
+from .depthwise import Options, RowGeometry, inputs_of
+from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_pieces, filter_block, mixed_cuts, widths_of
 from .options import Epilogue
-from .recipes import vector_steps
+from .prices import array_end_ns, first_load_ns, overlapped_ns, rows_ns
+from .recipes import vector_steps, work_of
 from .rows import RowTile, run_length, tile_count, tile_list
-from .tiles import BANK_COLUMNS, PARTS, div_ceil
+from .tiles import PARTS, div_ceil
 
 #: Taps above which all recipes are alike: the engines besides Tensor take a small part of the taps.
 MANY_TAPS = 64
-#: Most tiles that the bound reads; the others take the rate of the second half of these.
+#: Most tiles that the bound reads; the middle one stands for the others.
 LOOKED_AT = 12
-#: Share of a throttle window in which matmuls on zeros bring the Tensor Engine to its full rate.
-WARM_SHARE = 0.45
-#: Most ns that they fill, and the share of a window that the Tensor Engine may wait and keep its full rate.
-WARM_MOST_NS = 13_600.0
-WAIT_SHARE = 0.5
 
 
-def bound_ns(
-    geometry: RowGeometry, options: Options, plan: MixedSchedule, target: Target, *, is_slow: bool = False
-) -> float:
-    """ns of a core, about. is_slow: the Tensor Engine is at half rate throughout, as its work does not keep it at full
-    rate."""
-    tiles, engines = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), Engines(target)
+class _Work(NamedTuple):
+    """ns of a tile by engine. streamed: of Tensor's, its columns at full rate; loads, stores: triggers of DMAs."""
+
+    tensor: float
+    streamed: float
+    vector: float
+    scalar: float
+    gpsimd: float
+    moved: float
+    loads: float
+    stores: float
+
+
+def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, target: Target) -> float:
+    """ns of a core, about."""
+    tiles, epilogue = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), options.epilogue
     if not tiles:
         return 0.0
-    rows, taps = tiles[0].rows, min(filter_block(geometry), tiles[-1].t + 1 - tiles[0].t) * geometry.S
-    filters_ns = engines.load(rows, target.row_ns(taps, geometry.w_s, 4), 4 * rows * taps)
-    x = [_loads(geometry, plan, engines, tile, (i == 0, i == len(tiles) - 1)) for i, tile in enumerate(tiles)]
-    if plan.taps:
-        busy_ns = target.gpsimd_fixed_ns + plan.taps * rows * target.gpsimd_select_ns
-        filters_ns = engines.on("gpsimd", filters_ns, busy_ns, busy_ns + target.gpsimd_done_ns)
-    engines.gpsimd, first_ns = filters_ns, max(filters_ns, x[0][0][1])
-    full_at = float("inf") if is_slow else target.window_ns * (1 if first_ns > WARM_SHARE * target.window_ns else 2)
-    column_ns, matmul_ns = target.tensor_column_ns, target.matmul_ns
-    if geometry.itemsize == 4:
-        column_ns, matmul_ns = target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
-    streamed_ns, all_ns, gap_ns = 0.0, 0.0, first_ns if first_ns > WARM_MOST_NS else 0.0
-    item, ends = options.epilogue.y_itemsize, [0.0] * len(tiles)
-    arrived: list[float] = []
-    pieces = cut_pieces(plan, options.epilogue, tiles)
-    for place, piece in enumerate(pieces):
-        for coming in pieces[len(arrived) : place + 1 + GATED_AHEAD]:
-            there_ns = next((ns for end, ns in x[coming.tile] if end >= coming.q0 + coming.qn), x[coming.tile][-1][1])
-            arrived.append(_gated(geometry, coming.qn * geometry.stride, engines, there_ns))
-        there_ns, taps = arrived[place], piece.recipe[0]
-        if taps:
-            streamed_ns += taps * piece.qn * column_ns
-            busy_ns = taps * (piece.qn * column_ns + div_ceil(piece.qn, BANK_COLUMNS) * matmul_ns)
-            busy_ns = max(busy_ns, taps * target.matmul_columns_min * column_ns)
-            start = max(engines.tensor, there_ns, filters_ns)
-            gap_ns, all_ns = max(gap_ns, start - max(engines.tensor, first_ns)), all_ns + busy_ns
-            slow_ns = max(0.0, min(full_at - start, busy_ns / target.half_rate))
-            engines.tensor = start + slow_ns + busy_ns - slow_ns * target.half_rate
-        ready_ns = _sums(piece, options.epilogue, engines, there_ns)
-        tile = tiles[piece.tile]
-        row_ns = target.row_ns(piece.qn, geometry.y_q, item)
-        engines.store(ready_ns - target.hop_ns, tile.rows, row_ns, tile.rows * piece.qn * item, _dmas(tile))
-        ends[piece.tile] = engines.stores
-    least_ns = target.window_work * (engines.tensor - first_ns)
-    # work that does not bring the array back to its full rate must not let it wait
-    if gap_ns > WAIT_SHARE * target.window_ns and streamed_ns < target.window_work / target.half_rate * all_ns:
-        least_ns = streamed_ns + 1
-    if not is_slow and 0.0 < streamed_ns < least_ns:
-        return bound_ns(geometry, options, plan, target, is_slow=True)
-    end, late, middle = max(engines.stores, target.first_packet_ns + engines.moved), len(tiles) - 2, len(tiles) // 2
-    more = tile_count(geometry, plan.rows) - len(tiles) if late > middle else 0
-    rate_ns = max((ends[late] - ends[middle]) / (late - middle), engines.moved / len(tiles)) if more else 0.0
-    return end + more * rate_ns + target.dma_end_ns
+    pieces, (first, last) = cut_pieces(plan, epilogue, tiles), (tiles[0], tiles[-1])
+    by_tile = groupby(pieces, lambda one: one.tile)
+    works = [_work(geometry, epilogue, target, tiles[place], some) for place, some in by_tile]
+    more = max(0, tile_count(geometry, plan.rows) - len(tiles))
+    total = _Work(*(sum(each) + more * each[len(each) // 2] for each in zip(*works, strict=True)))
+    # the first tile's filters, x and diagonals
+    there_ns, taps = first_load_ns(target), min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
+    filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)
+    cuts = mixed_cuts(first.qn, widths_of(first.qn, plan, True, len(tiles) == 1)[0])
+    x_ns = there_ns + filters_ns + _loaded_ns(geometry, target, first, cuts[0])
+    first_issue_ns, last_issue_ns = (_dmas(one) * target.static_issue_ns for one in (first, last))
+    x_ns += target.static_issue_ns + first_issue_ns
+    made_ns = target.gpsimd_fixed_ns + plan.taps * first.rows * target.gpsimd_select_ns if plan.taps else 0.0
+    start_ns = max(x_ns, there_ns + filters_ns + made_ns + target.gpsimd_done_ns * (plan.taps > 0))
+    gpsimd_ns = total.gpsimd + made_ns * len({tile.t for tile in tiles}) * (1 + more / len(tiles))
+    # the busiest engine, and the last piece after its products
+    others = total.vector, total.scalar, gpsimd_ns, total.loads - first_issue_ns, total.stores - last_issue_ns
+    array_ns = array_end_ns(target, start_ns, total.tensor)
+    if total.streamed < target.window_work * max(total.tensor, total.moved, *others):
+        array_ns = start_ns + total.tensor / target.half_rate
+    own_ns, after_ns = _last_ns(pieces[-1], target)
+    busy_ns = overlapped_ns(array_ns - x_ns + own_ns, *others) + after_ns
+    end_ns = target.hop_dma_ns + target.first_packet_ns + _stored_ns(geometry, epilogue, target, last, pieces[-1].qn)
+    moved_ns = target.first_packet_ns + filters_ns + total.moved
+    return max(x_ns + busy_ns + end_ns + last_issue_ns, moved_ns) + target.dma_end_ns
 
 
 def _dmas(tile: RowTile) -> int:
@@ -97,65 +78,70 @@ def _dmas(tile: RowTile) -> int:
     return 1 if images == len(tile.groups) else images
 
 
-def _loads(
-    geometry: RowGeometry, plan: MixedSchedule, engines: Engines, tile: RowTile, ends: tuple[bool, bool]
-) -> list[tuple[int, float]]:
-    """(end column, ns at which its x is in SBUF) of each load of a tile. ends: (is first, is last) tile."""
-    found, target, item, place = [], engines.target, geometry.itemsize, 0
-    for columns in mixed_cuts(tile.qn, widths_of(tile.qn, plan, *ends)[0]):
-        end = run_length(geometry, columns)
-        elements, place = min(geometry.W, div_ceil(end - place, geometry.lhs_dilation)), end
-        row_ns = target.row_ns(elements, geometry.x_w, item)
-        for _ in range(inputs_of(geometry)):
-            there_ns = engines.load(tile.rows, row_ns, tile.rows * elements * item, _dmas(tile))
-        found.append((columns, there_ns))
-    if "C" in geometry.chunks:
-        row_ns = target.row_ns(tile.qn, geometry.x_w, item)
-        engines.load(tile.rows, row_ns, tile.rows * tile.qn * item, _dmas(tile))
+def _loaded_ns(geometry: RowGeometry, target: Target, tile: RowTile, columns: int) -> float:
+    """ns of the DMA engines for the x, with its factor, of a tile's columns."""
+    elements, item = min(geometry.W, div_ceil(run_length(geometry, columns), geometry.lhs_dilation)), geometry.itemsize
+    row_ns = target.row_ns(elements, geometry.x_w, item)
+    return inputs_of(geometry) * rows_ns(target, tile.rows, row_ns, tile.rows * elements * item)
+
+
+def _stored_ns(geometry: RowGeometry, epilogue: Epilogue, target: Target, tile: RowTile, columns: int) -> float:
+    """ns of the DMA engines for so many columns of y."""
+    row_ns = target.row_ns(columns, geometry.y_q, epilogue.y_itemsize)
+    return rows_ns(target, tile.rows, row_ns, tile.rows * columns * epilogue.y_itemsize)
+
+
+def _work(
+    geometry: RowGeometry, epilogue: Epilogue, target: Target, tile: RowTile, pieces: Iterable[MixedPiece]
+) -> _Work:
+    """The work of a tile with these pieces."""
+    column_ns = target.tensor_column_ns if geometry.itemsize == 2 else target.tensor_column_fp32_ns
+    issue_ns, has_factor = _dmas(tile) * target.static_issue_ns, "C" in geometry.chunks
+    moved_ns = _loaded_ns(geometry, target, tile, tile.qn)
+    if has_factor:
+        row_ns = target.row_ns(tile.qn, geometry.x_w, geometry.itemsize)
+        moved_ns += rows_ns(target, tile.rows, row_ns, tile.rows * tile.qn * geometry.itemsize)
+    found = _Work(0.0, 0.0, 0.0, 0.0, 0.0, moved_ns, (inputs_of(geometry) + has_factor) * issue_ns, 0.0)
+    for piece in pieces:
+        qn, (taps, chain, head, second) = piece.qn, piece.recipe
+        work = work_of(piece.recipe, geometry, epilogue, target, qn)
+        # two chains alternate, or the halves of one chain of two pieces
+        _, waits_ns = _taps_ns(piece, target, max(chain, second) if head else div_ceil(chain, 2))
+        vector, scalar = qn * work.vector + waits_ns, qn * work.scalar
+        if work.copied and piece.vector_reads:
+            vector += qn * target.vector_ns + target.vector_fixed_psum_ns
+        elif work.copied:
+            scalar += qn * target.scalar_ns + target.scalar_fixed_ns
+        stored_ns = _stored_ns(geometry, epilogue, target, tile, qn)
+        one = _Work(qn * work.tensor, taps * qn * column_ns, vector, scalar, qn * work.gpsimd, stored_ns, 0.0, issue_ns)
+        found = _Work(*map(sum, zip(found, one, strict=True)))
     return found
 
 
-def _gated(geometry: RowGeometry, elements: int, engines: Engines, there: float) -> float:
-    """The ns at which so many elements of x are multiplied by their gate."""
-    target = engines.target
-    for name, element_ns in (("scalar", arrival_ns(geometry, target)), ("vector", gate_ns(geometry, target))):
-        if element_ns:
-            busy_ns = target.vector_fixed_ns + elements * element_ns
-            there = engines.on(name, there, busy_ns, busy_ns)
-    return there
+def _taps_ns(piece: MixedPiece, target: Target, steps: int) -> tuple[float, float]:
+    """(ns of Vector for a piece's taps, ns of its waits if `steps` of them follow one another)."""
+    _, chain, _, second = piece.recipe
+    step_ns = piece.qn * target.vector_sum_ns + target.vector_fixed_sum_ns
+    own_ns = (chain + second) * step_ns
+    return own_ns, max(0.0, steps * (step_ns + _wait_ns(target)) - own_ns)
 
 
-def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float) -> float:
-    """The ns at which a piece's y is ready, after Tensor's taps."""
-    target, (taps, chain, head, second), qn = engines.target, piece.recipe, piece.qn
-    chains = [engines.tensor + target.matmul_done_ns + target.hop_ns] if taps else []
-    product_ns = target.scalar_fixed_operand_ns + qn * target.scalar_ns
-    done_ns = target.scalar_act_done_ns + target.scalar_operand_done_ns + qn * target.scalar_ns
-    chains += [engines.on("scalar", there, product_ns, done_ns) for _ in range((not taps) + head)]
-    ready, both = chains[0], max(chains)
-    if chain + second:
-        step_ns = qn * target.vector_sum_ns + target.vector_fixed_sum_ns
-        wait_ns = target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns - target.vector_fixed_sum_ns
-        # two chains alternate, or the halves of one chain of two pieces
-        steps = max(chain, second) if head else div_ceil(chain, 2)
-        busy_ns = max((chain + second) * step_ns, steps * (step_ns + wait_ns))
-        start = max(ready if chain else both, both + second * (step_ns + wait_ns) - busy_ns)
-        ready = engines.on("vector", start, busy_ns, max(busy_ns, 0 if head else chain * (step_ns + wait_ns)) + wait_ns)
+def _wait_ns(target: Target) -> float:
+    """ns that Vector waits for its own sum."""
+    return target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns - target.vector_fixed_sum_ns
+
+
+def _last_ns(piece: MixedPiece, target: Target) -> tuple[float, float]:
+    """ns from a piece's last products to y: (of Vector's taps, of waits and other instructions)."""
+    taps, _, head, _ = piece.recipe
+    steps = vector_steps(piece.recipe)
+    own_ns, after_ns = _taps_ns(piece, target, steps)
+    after_ns += target.hop_ns + (_wait_ns(target) if steps else 0.0) + (target.matmul_done_ns if taps else 0.0)
     if head:
-        name = "vector" if piece.vector_joins or (taps and not chain) else "gpsimd"
-        element_ns, fixed_ns = target.gpsimd_ns * qn, target.gpsimd_fixed_ns
-        if name == "vector":
-            element_ns, fixed_ns = target.vector_ns * qn, target.vector_fixed_psum_ns
-        ready = engines.on(name, max(ready, both), fixed_ns + element_ns, fixed_ns + element_ns)
-    if piece.last > vector_steps(piece.recipe) + head:
-        if epilogue.residual or piece.vector_reads:
-            busy_ns = target.vector_fixed_psum_ns + qn * target.vector_ns
-            ready = engines.on("vector", ready, busy_ns, busy_ns)
-        if not piece.vector_reads and (epilogue.activation or not epilogue.residual):
-            done_ns = target.scalar_act_done_ns if epilogue.activation or epilogue.bias else target.scalar_done_ns
-            busy_ns = target.scalar_fixed_ns + qn * target.scalar_ns
-            ready = engines.on("scalar", ready, busy_ns, done_ns + qn * target.scalar_ns)
-    return ready
+        after_ns += piece.qn * target.vector_ns + target.vector_fixed_psum_ns
+    if piece.last > steps + head:
+        after_ns += piece.qn * target.scalar_ns + target.scalar_act_done_ns + target.hop_ns
+    return own_ns, after_ns
 
 
 def first(geometry: RowGeometry, options: Options, target: Target, on_tensor: bool) -> list[MixedSettings]:

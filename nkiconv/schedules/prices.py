@@ -134,6 +134,11 @@ def dma_ns(
     return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
 
+def rows_ns(target: Target, rows: int, row_ns: float, num_bytes: float) -> float:
+    """ns of the busiest DMA engine, row_ns for each of so many partitions, or of HBM."""
+    return max(min(rows, target.rows_an_engine) * row_ns, target.hbm_ns(num_bytes, num_bytes / rows))
+
+
 @lru_cache(maxsize=256)
 def met_outputs(axis: Axis) -> int:
     """Outputs in the valid ranges of taps, summed over taps."""
