@@ -2,7 +2,7 @@
 
     pip install diffusers
     python examples/fused_video_vae.py
-    python examples/fused_video_vae.py --model mochi  # or ltx, cosmos, cogvideox: what their norms take, all apart
+    python examples/fused_video_vae.py --model mochi  # or ltx, cosmos, cogvideox: what norms take that stay apart
 
 A latent after the first becomes four frames. Convolutions are planned as `nkiconv plan-model` plans them; a
 norm with its SiLU that no kernel of nkiconv computes counts as a copy of its bytes, the least that it can take.
@@ -60,31 +60,39 @@ def norms_of(model, latents):
     return found
 
 
-def decoding(model, latents, fuse):
-    """(us of convolutions, us of norms, launches, bytes that norms move) of so many latents."""
-    x = torch.empty(1, 16, latents, *LATENT[3:], dtype=torch.bfloat16, device="meta")
+def decoding(model, x, fuse):
+    """(us of convolutions, their launches, elements that each norm by itself reads) of latents."""
     plan = plan_model(model, (x,), quick=True, fuse=fuse)
     left = collections.Counter(norms_of(model, x))
     for row in plan.rows:
         if row.convolved.asked.y_norm is not None:
             left[math.prod(row.convolved.problem.output_shape)] -= row.calls
-    left = [*left.elements()]
-    passes = sum(chains.passed("norm", elements).us for elements in left)
-    return plan.modelled_us, passes, sum(row.calls for row in plan.rows) + len(left), 4 * sum(left)
+    return plan.modelled_us, sum(row.calls for row in plan.rows), [*left.elements()]
+
+
+def passes(elements):
+    """us of a pass for each norm by itself."""
+    return sum(chains.passed("norm", one).us for one in elements)
+
+
+def latents_of(shape):
+    """Latents without data."""
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
 
 
 def apart(name):
-    """Print what norms take that are all apart."""
-    model, x = Decoder(name).eval(), torch.empty(VAES[name][2], dtype=torch.bfloat16, device="meta")
-    plan, elements = plan_model(model, (x,), quick=True, fuse=True), norms_of(model, x)
-    passes = sum(chains.passed("norm", one).us for one in elements)
-    # those of a position, as LTX's, need no read of their own
-    statistics = 0 if name == "ltx" else sum(chains.passed("statistics", one, reads=0).us for one in elements)
-    share = (passes + statistics) / (plan.modelled_us + passes + statistics)
-    print(
-        f"{name}, latents {'x'.join(map(str, x.shape))}, {len(elements)} norms: convolutions {plan.modelled_us:,.0f} us"
-    )
-    print(f"passes {passes:,.0f} us, statistics {statistics:,.0f} us, {share:.1%} of all")
+    """Print what norms take that stay apart, and all of them."""
+    model, x = Decoder(name).eval(), latents_of(VAES[name][2])
+    for fuse in (False, True):
+        convolutions, _, elements = decoding(model, x, fuse)
+        # those of a position, as LTX's, need no read of their own
+        statistics = 0 if name == "ltx" else sum(chains.passed("statistics", one, reads=0).us for one in elements)
+        norms = passes(elements) + statistics
+        print(f"{name}, latents {'x'.join(map(str, x.shape))}, {len(elements)} norms by themselves: ", end="")
+        print(f"convolutions {convolutions:,.0f} us, passes {passes(elements):,.0f} us, ", end="")
+        print(
+            f"statistics {statistics:,.0f} us, {norms / (convolutions + norms):.1%} of {convolutions + norms:,.0f} us"
+        )
 
 
 def decoded():
@@ -93,8 +101,11 @@ def decoded():
     heads = (("convolutions", 14), ("norms", 10), ("all, us", 12), ("launches", 10), ("MB of norms", 14))
     print(f"{'a latent after the first':26s}" + "".join(f"{head:>{width}s}" for head, width in heads))
     for fuse in (False, True):
-        two, three = (decoding(model, latents, fuse) for latents in (2, 3))
-        convolutions, norms, launches, moved = (more - less for less, more in zip(two, three, strict=True))
+        found = []
+        for latents in (2, 3):
+            us, calls, elements = decoding(model, latents_of((1, 16, latents, *LATENT[3:])), fuse)
+            found.append((us, passes(elements), calls + len(elements), 4 * sum(elements)))
+        convolutions, norms, launches, moved = (more - less for less, more in zip(*found, strict=True))
         totals[fuse] = convolutions + norms
         numbers = f"{convolutions:14,.0f}{norms:10,.0f}{totals[fuse]:12,.0f}{launches:10,d}{moved / 1e6:14,.0f}"
         print(f"{'fused' if fuse else 'apart':26s}{numbers}")

@@ -54,10 +54,11 @@ def steps(name, given):
     """What a call computes, in order, by its arguments: "norm silu conv2d sum stats"."""
     plain, _, kind = name.partition("_with_")
     normed = given.get("x_scale") is not None or given.get("x_shift") is not None
+    frames = given.get("initial_frames")
     residual, position = given.get("residual") is not None, given.get("residual_position")
     last = residual and "post_activation" in (position, given["residual"])
     before = given.get("x_norm"), "norm" * normed, given.get("x_activation"), "up" * (given.get("x_upsample") == 2)
-    before += (given.get("chunks"),)
+    before += (given.get("chunks"), "frames" * (isinstance(frames, torch.Tensor) or bool(frames)))
     after = "sum" * (residual and not last), given.get("y_norm"), given.get("activation"), "sum" * last
     stats = kind == "stats" or given.get("return_stats") is not None
     return " ".join(filter(None, (*before, plain, *after, "stats" * stats)))

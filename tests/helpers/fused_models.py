@@ -344,16 +344,31 @@ class Clip(nn.Module):
         return x + h
 
 
+class Causal(nn.Module):
+    """A convolution of videos behind copies of their first planes, as LTX's."""
+
+    def __init__(self, causal=True, **options):
+        super().__init__()
+        self.conv = nn.Conv3d(C, C, **{"kernel_size": 3, "padding": (0, 1, 1), **options})
+        self.kernel_size, self.is_causal = self.conv.kernel_size, causal
+
+    def forward(self, x):
+        taps = self.kernel_size[0]
+        if self.is_causal:
+            x = torch.cat([x[:, :, :1].repeat(1, 1, taps - 1, 1, 1), x], 2)
+        else:
+            last = x[:, :, -1:].repeat(1, 1, taps // 2, 1, 1)
+            x = torch.cat([x[:, :, :1].repeat(1, 1, taps // 2, 1, 1), x, last], 2)
+        return self.conv(x)
+
+
 class Ltx(nn.Module):
     """A residual block of videos with numbers of a time for each channel, as LTX's: channels come last in its norms."""
 
     def __init__(self, norm=lambda: nn.RMSNorm(C, 1e-6, False)):
         super().__init__()
         self.norm1, self.norm2 = norm(), norm()
-        self.conv1, self.conv2 = (
-            made(lambda m, x: m.conv(torch.cat([x[:, :, :1].repeat(1, 1, 2, 1, 1), x], 2)), conv=conv)
-            for conv in (nn.Conv3d(C, C, 3, padding=(0, 1, 1)) for _ in range(2))
-        )
+        self.conv1, self.conv2 = Causal(), Causal()
         self.act, self.dropout = nn.SiLU(), nn.Dropout(0.1)
 
     def forward(self, x, t=None):

@@ -65,10 +65,11 @@ def priced(monkeypatch):
 @pytest.fixture
 def published(monkeypatch):
     """Lets video blocks of tests be known, as published ones are."""
-    from fused_models import Clip, Ltx, Wan
+    from fused_models import Causal, Clip, Ltx, Wan
 
-    from nkiconv.pytorch.models import pixel_chains, videos
+    from nkiconv.pytorch.models import first_planes, pixel_chains, videos
 
     monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Wan.forward), videos._around_wan)
+    monkeypatch.setitem(first_planes._KNOWN, videos.fingerprint(Causal.forward), first_planes._video_of_ltx)
     for block, convolution in ((Clip, "conv1"), (Ltx, "conv1.conv")):
         monkeypatch.setitem(pixel_chains._KNOWN, videos.fingerprint(block.forward), (convolution, "norm2"))

@@ -39,6 +39,7 @@ HOOKS = "a module of it has hooks, which would see no tensor"
 UNREAD = "is not followed by one convolution that alone sees its result"
 UNKNOWN = "norm1: does not follow a convolution of a block whose code is known"
 IN_MLP, IN_MODEL = (f"a module in {where} has hooks, which would see no tensor" for where in ("mlp", "the model"))
+AHEAD = "frames conv3d rms silu; frames conv3d sum"
 TWO, BACK, NOTHING = "conv2d; conv2d", "conv_transpose2d", "has no activation or sum after it that a convolution takes"
 
 
@@ -187,12 +188,12 @@ FUSED = {
     ),
     **{f"LTX, {name}": (lambda norm=norm: fm.Ltx(*norm), shapes, [UNKNOWN, "norm2: conv1.conv", "conv2.conv: sum"], ran)
        for name, norm, shapes, ran in (
-           ("without a time", [], VIDEO, "conv3d rms silu; conv3d sum"),
-           ("a time", [], [*VIDEO, TIME], "conv3d rms silu; conv3d sum"),
-           ("weights and a time", [lambda: nn.RMSNorm(C, 1e-6)], [*VIDEO, TIME], "conv3d rms silu; conv3d sum"),
-           ("LayerNorm", [lambda: nn.LayerNorm(C)], [*VIDEO, TIME], "conv3d layer silu; conv3d sum"),
+           ("without a time", [], VIDEO, AHEAD),
+           ("a time", [], [*VIDEO, TIME], AHEAD),
+           ("weights and a time", [lambda: nn.RMSNorm(C, 1e-6)], [*VIDEO, TIME], AHEAD),
+           ("LayerNorm", [lambda: nn.LayerNorm(C)], [*VIDEO, TIME], AHEAD.replace("rms", "layer")),
            # numbers of several videos are no weight
-           ("two videos", [], [(2, *VIDEO[0][1:]), (2, *TIME[1:])], "conv3d rms; conv3d sum"))},
+           ("two videos", [], [(2, *VIDEO[0][1:]), (2, *TIME[1:])], AHEAD.replace(" silu", "")))},
 }  # fmt: skip
 #: What numbers for each channel do, the norm that they are around, ranks.
 TIMED = (
@@ -393,7 +394,7 @@ LEFT = {
     ),
     "an eps of the dtype": (
         lambda: fm.Ltx(lambda: nn.RMSNorm(C)).eval(), VIDEO, "norm2: is a RMSNorm, which is found to compute none of",
-        "conv3d; conv3d sum",
+        "frames conv3d; frames conv3d sum",
     ),
     "videos without weight": (
         of(lambda: fm.Clip().eval(), lambda m: setattr(m, "norm2", fm.PixelNorm(1))), VIDEO,

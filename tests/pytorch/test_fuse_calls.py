@@ -18,7 +18,7 @@ from nkiconv.pytorch.models import pixel_chains
 from nkiconv.pytorch.models.pending import Normed
 
 pytestmark = pytest.mark.usefixtures("published")
-X, STEM, ROWS = (2, C, 6, 5), (2, 3, 6, 5), (2, 11, C)
+X, STEM, ROWS, VIDEO = (2, C, 6, 5), (2, 3, 6, 5), (2, 11, C), (1, C, 3, 4, 5)
 
 
 def pair(make, training=False):
@@ -172,7 +172,46 @@ def test_pixel_norms_with_channels_last(monkeypatch):
         assert close(found.conv1(x).movedim(1, -1) * 2, model.conv1(x).movedim(1, -1) * 2, 27 * C)
     monkeypatch.setattr(pixel_chains, "norm_pays", lambda *_: False)
     assert_same(found, model, x, time)
-    assert calls(found, x, time) == "conv3d; conv3d sum"
+    assert calls(found, x, time) == "frames conv3d; frames conv3d sum"
+
+
+#: A convolution behind copies of first planes: what makes it, its input, what is called.
+BEHIND = {
+    "causal": (fm.Causal, VIDEO, "frames conv3d"),
+    "on both sides": (lambda: fm.Causal(False), VIDEO, "conv3d"),
+    "no copy": (lambda: fm.Causal(kernel_size=(1, 3, 3)), VIDEO, "conv3d"),
+    "five taps": (lambda: fm.Causal(kernel_size=(5, 1, 3)), VIDEO, "frames conv3d"),
+    "strides": (lambda: fm.Causal(stride=(2, 1, 2)), VIDEO, "frames conv3d"),
+    "dilated": (lambda: fm.Causal(dilation=(2, 1, 1)), (2, C, 5, 4, 5), "frames conv3d"),
+    "groups": (lambda: fm.Causal(groups=2, bias=False), VIDEO, "frames conv3d"),
+    "zeros in time": (lambda: fm.Causal(padding=1), VIDEO, "conv3d"),
+    "same": (lambda: fm.Causal(padding="same"), VIDEO, "conv3d"),
+    "pixels around": (lambda: fm.Causal(padding_mode="replicate"), VIDEO, "conv3d"),
+    "hooks": (lambda: hooked(fm.Causal(), "conv"), VIDEO, "conv3d"),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_copies_of_first_planes(name):
+    make, shape, said = BEHIND[name]
+    found, model = pair(make)
+    assert_gradients(found, model, image(*shape))
+    assert calls(found, image(*shape)) == said
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert found(image(*shape)).dtype == model(image(*shape)).dtype
+
+
+def test_calls_that_a_module_with_first_planes_refuses():
+    found, model = pair(fm.Causal)
+    for one in (found, model):
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            one(image(*VIDEO), causal=True)
+        with pytest.raises(RuntimeError):
+            one(image(1, C, 3, 4, 5, 6))
+    assert_same(found, model, image(*VIDEO))
+    found.is_causal = model.is_causal = False
+    assert_same(found, model, image(*VIDEO))
+    assert calls(found, image(*VIDEO)) == "conv3d"
 
 
 def test_numbers_after_a_norm_that_are_none_of_channels():

@@ -26,7 +26,7 @@ from ..norm_act_modules import is_hooked, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
 from .own_norms import activation_within, base_forward_of
-from .pending import Convolved, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
+from .pending import Convolved, Joined, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
 from .prices import prologue_pays, statistics_pay, sum_pays
 
 _CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
@@ -216,6 +216,9 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             return _handed_on(self, input.input(), input)
         if isinstance(input, Upsampled) and input.tensor is None and images == 4 and not self.transposed:
             return _handed_on(self, input.input(), None, 2)
+        if isinstance(input, Joined) and input.tensor is None and not ends_of(self).statistics:
+            x, frames = input.parts()
+            return _handed_on(self, x, None, frames=frames)
         input = tensor_of(input)
         if not isinstance(input, Tensor) or input.dim() != images:
             return kind.forward(self, input)
@@ -234,8 +237,11 @@ def read_pending(model: torch.nn.Module, names: Sequence[str]) -> None:
             change_class(model.get_submodule(name), takes_pending)
 
 
-def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: int = 1) -> Any:
-    """The result of a convolution of x, of its norm or of upsampled x; pending if its call takes a later step."""
+def _handed_on(
+    convolution: Any, x: Tensor, normed: Normed | None, x_upsample: int = 1, frames: Tensor | None = None
+) -> Any:
+    """The result of a convolution of x, of its norm, of upsampled x or of x behind frames; pending if its call takes a
+    later step."""
     ends = ends_of(convolution)
     arguments = {} if normed is None else norm_arguments(normed.norm)
     assert not isinstance(arguments, str)  # a norm without arguments is never pending
@@ -247,7 +253,8 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
         if x_upsample == 2:
             return _called(convolution, x, functools.partial(doubled, convolution, x, after, ends.polyphase))
         function = _PLAIN[len(convolution.kernel_size)]
-        plain = functools.partial(convolution._convolved, function, x, **after.arguments(convolution))
+        more = after.arguments(convolution) | ({} if frames is None else {"initial_frames": frames})
+        plain = functools.partial(convolution._convolved, function, x, **more)
         return _called(convolution, x, plain)
 
     if not waits(convolution):
@@ -256,6 +263,8 @@ def _handed_on(convolution: Any, x: Tensor, normed: Normed | None, x_upsample: i
     adds = ends.adds and sum_pays(convolution, x)
     more = {"adds": adds, "over_one": ends.over_one, "activates": can_activate, "shifts": ends.shifts}
     sizes: Sequence[int] = [*x.shape[:2], *(x_upsample * size for size in x.shape[2:])]
+    if frames is not None:
+        sizes = [*sizes[:2], sizes[2] + frames.shape[2], *sizes[3:]]
     for padding in () if normed is None else normed.paddings:
         sizes = padding.sizes(sizes)
     return handed_on(Convolved, call, (x.shape[0], *_shape(convolution, sizes[2:])), x, **more)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from . import chains, doublings, epilogues, pixel_chains, pixel_layers, row_blocks
+from . import chains, doublings, epilogues, first_planes, pixel_chains, pixel_layers, row_blocks
 from .epilogues import Epilogue
 from .follows import regions_of
 from .fusing import is_channel_norm, read_pending
@@ -26,6 +26,7 @@ class Fusion(NamedTuple):
     blocks: tuple[RowBlock, ...] = ()
     epilogues: Mapping[str, Epilogue] = {}
     doublings: tuple[Doubling, ...] = ()
+    first_planes: tuple[str, ...] = ()
 
 
 def find(
@@ -56,7 +57,7 @@ def find(
     others = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
     grown = doublings.find(model, regions, unproved, others, copied, polyphase)
     ends = epilogues.find(model, others, folds, before, regions)
-    return Fusion(before, after, layers, blocks, ends, grown)
+    return Fusion(before, after, layers, blocks, ends, grown, first_planes.find(model, plain))
 
 
 def _is_read(module: torch.nn.Module) -> bool:
@@ -67,11 +68,12 @@ def _is_read(module: torch.nn.Module) -> bool:
 def take(model: torch.nn.Module, found: Fusion, swapped: Sequence[str], strict_nonfinite: bool | None) -> None:
     """Fuse it, in the model in which those convolutions are nkiconv's and the norms folded."""
     before, after, layers, blocks, grown = map(_fused, (*found[:4], found.doublings))
-    if before or after or layers or grown or found.epilogues:
+    if before or after or layers or grown or found.epilogues or found.first_planes:
         read_pending(model, swapped)
     chains.take(model, before)
     epilogues.take(model, found.epilogues)
     doublings.take(model, grown)
+    first_planes.take(model, found.first_planes)
     pixel_chains.take(model, after)
     pixel_layers.take(model, layers, strict_nonfinite)
     row_blocks.take(model, blocks, swapped)

@@ -363,6 +363,27 @@ class Upsampled(Pending):
         )
 
 
+class Joined(Pending):
+    """A video x behind so many copies of its first plane."""
+
+    def __init__(self, x: Tensor, count: int) -> None:
+        self.x, self.count, self.version = x, count, version_of(x)
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """(x, the copies). Raises UnsupportedError: x has changed since."""
+        is_changed_since(self.x, self.version)
+        return self.x, self.x[:, :, :1].expand(-1, -1, self.count, -1, -1)
+
+    def compute(self) -> Tensor:
+        """By torch."""
+        x, copies = self.parts()
+        return torch.cat([copies, x], 2)
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """None: only a convolution takes it."""
+        return None
+
+
 class Convolved(Pending):
     """A convolution's result; its call may take a residual of its shape and an activation.
 

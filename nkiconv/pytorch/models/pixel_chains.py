@@ -24,7 +24,7 @@ from ..errors import NkiconvError
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
 from .norm_kinds import affine, kind_of, norm_of_kind
-from .pending import handed_on, tensor_of
+from .pending import Joined, handed_on, tensor_of
 from .prices import norm_pays
 from .report import Chain
 from .summed import Summed
@@ -154,8 +154,9 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A convolution's class whose result is pending until something but its norm asks for it."""
 
     def forward(self: Any, *args: Any, **named: Any) -> Any:
-        args, named = tuple(map(tensor_of, args)), {name: tensor_of(one) for name, one in named.items()}
-        x = args[0] if args else None
+        args, named = tuple(map(_given, args)), {name: tensor_of(one) for name, one in named.items()}
+        read = [one.x if isinstance(one, Joined) else one for one in (*args, *named.values())]
+        x = read[0] if args else None
         pends = isinstance(x, Tensor) and x.dim() == len(self.kernel_size) + 2 and not modes.is_autocast(x.device.type)
         pends = pends and self.activation is None and not torch.compiler.is_compiling()
         if not pends or is_hooked(self):
@@ -168,10 +169,15 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             y: Tensor = kind.forward(self, *args, **named)
             return y if summed.norm is None else summed.finished(y, vars(summed.norm)[SEEN].last)
 
-        given = [one for one in (*args, *named.values()) if isinstance(one, Tensor)]
+        given = [one for one in read if isinstance(one, Tensor)]
         return handed_on(Summed, call, self.out_channels, given)
 
     return (kind,), {"forward": forward}
+
+
+def _given(one: Any) -> Any:
+    """An argument: a video behind copies of its first plane as it is, a tensor in the place of other pending ones."""
+    return one if isinstance(one, Joined) and one.tensor is None else tensor_of(one)
 
 
 def _called(convolution: Any, args: tuple[Any, ...], named: dict[str, Any], summed: Summed) -> Tensor | None:
@@ -197,5 +203,7 @@ def _called(convolution: Any, args: tuple[Any, ...], named: dict[str, Any], summ
     if known is not None:
         found: Tensor | None = known(convolution, args, named, function)
         return found
-    y: Tensor | None = convolution._convolved(function, args[0], *args[1:], **({} if args[1:] else {"residual": None}))
+    x, *residual = args
+    x, more = (x, {}) if not isinstance(x, Joined) else (x.x, {"initial_frames": x.parts()[1]})
+    y: Tensor | None = convolution._convolved(function, x, *(residual or [None]), **more)
     return y
