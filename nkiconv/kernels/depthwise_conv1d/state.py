@@ -20,7 +20,7 @@ from ..._nki import nisa, nl
 from ...schedules.tiles import cut_at, lines_of, share
 from .._arguments import refuse
 from .._dma import copy
-from .._engines import is_16bit, itemsize_of, new_ledger, pick
+from .._engines import copy_balanced, itemsize_of, new_ledger
 from .._epilogue import FUNCTIONS
 from .._prologue import finish_gates
 from .tensors import Rows
@@ -129,11 +129,8 @@ def store_tile(tensors, final, place, tile, by_image, width, ledger):
     finish_gates(tensors.gates(tails), None)
     if tensors.prologue is not None:
         apply_prologue(tensors.prologue, tails[0], n, c)
-    nisa.tensor_copy(
-        dst=final_sbuf[0:partitions, 0:length, size - from_x : size],
-        src=tails[0][0:partitions, 0:length, width - from_x : width],
-        engine=pick(ledger, length * from_x, is_16bit(final.dtype)),
-    )
+    last = tails[0][0:partitions, 0:length, width - from_x : width]
+    copy_balanced(final_sbuf[0:partitions, 0:length, size - from_x : size], last, ledger)
     final.store(flat_sbuf, [*lines, [1, length * size]], n, c, 0)
 
 

@@ -14,7 +14,7 @@ from ....schedules.banded import (
     transposes_a_bank,
 )
 from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, share, some_of, whole_words
-from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
+from ..._engines import SCALAR_WORK, VECTOR_WORK, copy_balanced, pick
 from ..._epilogue import evacuate
 from ..._prologue import Arrival, finish_gates
 from ..._warm import accumulator
@@ -173,11 +173,8 @@ def transpose_in(run, index, parts, part):
             )
         rows, chunks = tile.rows, [tile.blocks_in * tile.rows, tile.chunks_in]
         pattern = [[rows * tile.x_width, size], [rows, jn], chunks, [1, rows]]
-        nisa.tensor_copy(
-            dst=held.x_blocks.ap(pattern=pattern, offset=(tile.data0 + j0) * rows),
-            src=transposed_psum[0:size, 0:jn, 0:partitions],
-            engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
-        )
+        places = held.x_blocks.ap(pattern=pattern, offset=(tile.data0 + j0) * rows)
+        copy_balanced(places, transposed_psum[0:size, 0:jn, 0:partitions], run.ledger)
 
 
 def first_position(apart, block, j):

@@ -28,7 +28,7 @@ from ....schedules.depthwise import RowGeometry
 from ....schedules.skewed import WARM_UP, SkewedSchedule
 from ....schedules.tiles import BANK_COLUMNS, QUADRANT, cut_at, share, some_of
 from ..._dma import copy, load, store
-from ..._engines import Ledger, new_ledger, pick
+from ..._engines import Ledger, copy_balanced, new_ledger
 from ..._masks import keep_between, keep_equal
 from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
@@ -150,11 +150,8 @@ def align_parts(work, products_psum):
     parts_sbuf = nl.ndarray((products_psum.shape[0], count, columns), dtype=nl.float32, buffer=nl.sbuf)
     for part in range(plan.folds):
         j = part * plan.part * work.geometry.stride // plan.step
-        nisa.tensor_copy(
-            dst=parts_sbuf[part * QUADRANT : (part + 1) * QUADRANT, 0:count, 0:columns],
-            src=products_psum[part * QUADRANT : (part + 1) * QUADRANT, 0:count, j : j + columns],
-            engine=pick(work.ledger, count * columns, False),
-        )
+        rows = slice(part * QUADRANT, (part + 1) * QUADRANT)
+        copy_balanced(parts_sbuf[rows, 0:count, 0:columns], products_psum[rows, 0:count, j : j + columns], work.ledger)
     return parts_sbuf
 
 
@@ -181,11 +178,8 @@ def finish_banks(work, most, last):
                 accumulate=stack > 0,
             )
         if stack == plan.stacks - 1:
-            nisa.tensor_copy(
-                dst=batch.sums_sbuf[0:rows, first : first + count, 0:columns],
-                src=parts_sbuf if plan.folds == 1 else work.sums_psum,
-                engine=pick(work.ledger, count * columns, False),
-            )
+            sums = parts_sbuf if plan.folds == 1 else work.sums_psum
+            copy_balanced(batch.sums_sbuf[0:rows, first : first + count, 0:columns], sums, work.ledger)
             if first + count == batch.jobs:
                 row, scratch_hbm = batch.jobs * columns, work.scratch[batch.index % SKEW_SCRATCH]
                 copy(scratch_hbm.ap(pattern=[[row, rows], [1, row]], offset=0), batch.sums_sbuf)
@@ -234,11 +228,7 @@ def store_batch(work, block, in_step_sbuf):
             is_stationary_onezero=True,
             accumulate=False,
         )
-        nisa.tensor_copy(
-            dst=sums_sbuf[0:beside, first : first + count, 0 : plan.taps],
-            src=sums_psum,
-            engine=pick(work.ledger, count * plan.taps, False),
-        )
+        copy_balanced(sums_sbuf[0:beside, first : first + count, 0 : plan.taps], sums_psum, work.ledger)
     found_sbuf = sums_sbuf.reshape((beside, groups, taps))[0:beside, 0:groups, 0 : plan.span]
     if work.added != None:
         added_sbuf = nl.ndarray((beside, groups, plan.span), dtype=nl.float32, buffer=nl.sbuf)
