@@ -64,7 +64,7 @@ class Sweep:
 
     @cached_property
     def outputs_along(self) -> list[tuple[int, ...]]:
-        """The distinct numbers of its outputs along each axis."""
+        """The distinct numbers of its outputs along each axis, ascending."""
         return [tuple(dict.fromkeys(along)) for along in zip(*self.outputs, strict=True)]
 
     @cached_property
@@ -214,8 +214,8 @@ def blocks_in(sweep: Sweep, lane: Any, blocks: Along) -> Along:
 def _blocks_in(part: Part, outputs: tuple[int, ...], blocks: tuple[int, int]) -> tuple[int, int]:
     first = part.b0 + blocks[0]
     end = min(first + blocks[1], part.b0 + part.bn)
-    own = [part.blocks_of(f) for f in outputs]
-    low, high = min(max(first, m) for m, _ in own), max(min(end, m + mn) for m, mn in own)
+    # outputs ascend: the last one has the first block, the first one the last block
+    low, high = max(first, part.blocks_of(outputs[-1])[0]), min(end, sum(part.blocks_of(outputs[0])))
     return low, max(0, high - low)
 
 

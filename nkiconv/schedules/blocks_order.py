@@ -70,7 +70,7 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> Order:
     """The Order of passes in sequence over all of their tiles, for half -1, or over the first or second half of the
     units."""
     tiles: list[TileOf] = []
-    found: list[Products] = []
+    found: list[tuple[Products, int, bool]] = []
     for one in passes:
         start, numbers = len(tiles), range(len(one.tiles))
         if half >= 0:
@@ -79,12 +79,12 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> Order:
         chains = chains_of(plan, one, len(numbers))
         for number, (first, count) in enumerate(chains):
             some, last = _chain(plan, tiles, (start + first, count), half >= 0), number + 1 == len(chains)
-            found += [replace(each, chain=number, last=last) for each in some]
-    oldest = len(tiles)
-    for at in reversed(range(len(found))):
-        oldest = min(oldest, found[at].index)
-        found[at] = replace(found[at], oldest=oldest)
-    return Order(tuple(tiles), tuple(found))
+            found += [(each, number, last) for each in some]
+    products, oldest = list[Products](), len(tiles)
+    for each, number, last in reversed(found):
+        oldest = min(oldest, each.index)
+        products.append(replace(each, chain=number, last=last, oldest=oldest))
+    return Order(tuple(tiles), tuple(reversed(products)))
 
 
 def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bool) -> Iterator[Products]:

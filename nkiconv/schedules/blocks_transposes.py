@@ -295,9 +295,15 @@ def buffer_shapes(
     of members at different places."""
     raws: list[tuple[int, ...]] = [(1, 1, 1, 1, 1), (1, 1, 1, 1, 1)]
     slab: tuple[int, ...] = (1, 1, 1, 1)
-    zeros = 0
+    zeros, planes = 0, geometry.planes
+    exists = {(t, z): valid_range(planes, t, z, 1)[2] > 0 for t in range(planes.taps) for z in range(planes.out)}
     for one in passes:
-        for tile, t in product(one.tiles, (-1, *one.planes)):
+        # tiles that differ in their planes alone have the same shapes
+        kinds = {
+            (t < 0, *((own.p, own.q, own.counts, exists.get((t, own.z), True)) for own in tile)): (tile, t)
+            for tile, t in product(one.tiles, (-1, *one.planes))
+        }
+        for tile, t in kinds.values():
             for side in sides_of(geometry, config, one, tile, t):
                 which = int(t < 0)
                 shape = side.raw_shape(geometry.itemsize)

@@ -3,6 +3,7 @@ Its SBUF bytes, and the output tiles of a device loop's body."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -214,28 +215,27 @@ class Schedule:
     @property
     def is_looped(self) -> bool:
         """Whether a device loop runs some output tiles: the compiler sees its body once."""
-        return any(self.repeats(*share(len(self.items), PARTS, core)) for core in range(PARTS))
+        return any(True for core in range(PARTS) for _ in self.repeats(*share(len(self.items), PARTS, core), most=2))
 
-    def repeats(self, first: int, count: int) -> list[Repeat]:
-        """The Repeats among a core's items first .. first + count - 1; each also loads x of the item after it."""
+    def repeats(self, first: int, count: int, most: int | None = None) -> Iterator[Repeat]:
+        """The Repeats among a core's items first .. first + count - 1, of `most` iterations at most; each also loads x
+        of the item after it."""
         out_tiles, index, end = 2 * self.loop, first + 1, first + count
-        found: list[Repeat] = []
         while 0 < out_tiles < end - index:
-            times = self._times(index, out_tiles, end)
+            times = self._times(index, out_tiles, end if most is None else min(end, index + (most + 1) * out_tiles))
             register = register_of(self.geometry, self._apart(index, out_tiles)) if times > 1 else None
             if register is not None:
-                found.append(Repeat(index, out_tiles, times, register))
+                yield Repeat(index, out_tiles, times, register)
             index += 1 if register is None else times * out_tiles
-        return found
 
     def _times(self, first: int, out_tiles: int, end: int) -> int:
         """Iterations of a body of so many items from item `first` on: all are of one group, and so is the item before;
         their x and the next item's have one shape."""
-        bodies, apart, index = self._bodies, self._apart(first, out_tiles), first
+        apart, index = self._apart(first, out_tiles), first
         sizes = {_x_sizes(one.out_tile) for one in self.items[first : first + out_tiles + 1]}
         if self.items[first - 1].batch != self.items[first].batch or len(sizes) > 1:
             return 0
-        while index + out_tiles < end and bodies[index][2] == bodies[index + out_tiles][2] is not None:
+        while index + out_tiles < end and self._body(index)[2] == self._body(index + out_tiles)[2] is not None:
             if self._apart(index, out_tiles) != apart:
                 break
             index += 1
@@ -243,16 +243,22 @@ class Schedule:
 
     def _apart(self, index: int, count: int) -> tuple[int, int]:
         """Elements of HBM between x, and between y, of an item and of the item `count` further."""
-        (x, y, _), (next_x, next_y, _) = self._bodies[index], self._bodies[index + count]
+        (x, y, _), (next_x, next_y, _) = self._body(index), self._body(index + count)
         return next_x - x, next_y - y
 
     @cached_property
-    def _bodies(self) -> list[tuple[int, int, object]]:
-        """For each item the offsets in HBM of its x and y, which a register moves, and its work relative to them; None
-        as work if it has no x."""
-        return list(map(self._body, self.items))
+    def _bodies(self) -> dict[int, tuple[int, int, object]]:
+        """Results of `_body` by item."""
+        return {}
 
-    def _body(self, item: Item) -> tuple[int, int, object]:
+    def _body(self, index: int) -> tuple[int, int, object]:
+        """The offsets in HBM of an item's x and y, which a register moves, and its work relative to them; None as work
+        if it has no x."""
+        if index not in self._bodies:
+            self._bodies[index] = self._body_of(self.items[index])
+        return self._bodies[index]
+
+    def _body_of(self, item: Item) -> tuple[int, int, object]:
         geometry, one = self.geometry, item.out_tile
         y = offset_at(geometry.y_strides, (0, one.z0, one.p0, one.q0))
         regions = regions_of_x(geometry, (0, geometry.C), (one.d0, one.dn), (one.h0, one.w0), (one.hn, one.wn))
@@ -309,10 +315,11 @@ def sums_of(geometry: Geometry) -> int:
     return 2 if geometry.precision == "fp16x3" else 1
 
 
+@lru_cache(maxsize=1024)
 def _met(axis: Axis, count: int, first: int, element: int) -> object:
     """Valid ranges of an axis's taps for outputs first .. first + count - 1, relative to `first` and to `element`."""
     every = (valid_range(axis, tap, first, count) for tap in range(axis.taps))
-    return [one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every]
+    return tuple(one[2] > 0 and (one[0] - first, *one[1:3], one[3] - element, one[4]) for one in every)
 
 
 def _x_sizes(out_tile: OutTile) -> tuple[int, ...]:

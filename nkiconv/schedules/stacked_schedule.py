@@ -283,6 +283,13 @@ class Stack:
             yield m0 + begin, m0 + end, found
             begin = end
 
+    def num_loads(self, lane: tuple[BlockPart, ...]) -> int:
+        """Loads of an output tile's X, as `x_pieces` lists them for all but the first."""
+        m0, mn = lane[1].x0, lane[1].xn
+        first, end = self.whole_blocks(m0, mn)
+        others = sum(self.rows_held(m)[1] > 0 for m in (*range(m0, first), *range(max(end, m0), m0 + mn)))
+        return (others + (first < end)) * sum(low < high for low, high, _ in self.spans(lane[2].x0))
+
     # filters of one group: Z [(u, k), (c, plane), rows of the window, columns of taps]
 
     @property
