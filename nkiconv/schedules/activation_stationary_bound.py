@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,18 +160,19 @@ class Bound:
         geometry, plan, rows = self.geometry, self.plan, self.geometry.rows
         array_ns = moved_ns = waits_ns = 0.0
         volume = geometry.planes.out // geometry.planes.images
-        known: dict[Any, float] = {}
-        for item in plan.items:
-            steps, key = segment_rows(plan, item), (item.z0 % volume, item.zn, item.qn)
-            array_ns += steps * (known.get(key) or known.setdefault(key, self.step_ns(item)))
+        parts = sum(parts_of(k_tile, len(k_tile)) for k_tile in plan.k_tiles)
+        kinds = [(item.z0 % volume, item.zn, item.pn, item.qn) for item in plan.items]
+        items, counts = dict(zip(kinds, plan.items, strict=True)), Counter(kinds)
+        for kind, item in items.items():
+            steps, count = segment_rows(plan, item), counts[kind]
+            array_ns += count * steps * self.step_ns(item)
             run_bytes = window_of(geometry.columns, item.qn) * geometry.hbm_itemsize
             runs = planes_seen(geometry, item.zn) * min(plan.segments, item.pn)
-            parts = sum(parts_of(k_tile, len(k_tile)) for k_tile in plan.k_tiles)
-            each_ns = self.moved_ns(runs * parts * run_bytes, run_bytes)
+            each_ns = count * self.moved_ns(runs * parts * run_bytes, run_bytes)
             waits_ns += max(1, rows.taps - rows.stride) * each_ns
             y_run = item.qn * self.options.epilogue.y_itemsize
             moved_ns += each_ns * (rows.stride * (steps - 1) + rows.taps)
-            moved_ns += self.moved_ns(item.zn * item.pn * geometry.K * y_run, y_run)
+            moved_ns += count * self.moved_ns(item.zn * item.pn * geometry.K * y_run, y_run)
         cores = min(PARTS, len(plan.items))
         filters = sum(len(one) for one in plan.places) * div_ceil(geometry.K, P_MAX)
         return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores

@@ -43,6 +43,8 @@ from .volume_rows import (
 
 #: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
+#: Cuts of planes of y that are tried: with the largest that fit, filters are read the fewest times.
+DEPTHS = 2
 #: ns of the bound above which equal steps run as a device loop, whose stores wait for each other; rotations of the
 #: circular buffer tried for its body.
 LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
@@ -142,7 +144,9 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
                 found = (replace(one, buffers=number) for number in buffers)
                 yield from ((ns, each) for each in found if fits(each))
     elif kind is RowSettings:
-        for ns, one in least(rows_tried(geometry, given), whole):
+        fitting = filter(None, (least(same, whole) for same in rows_tried(geometry, given)))
+        deepest = itertools.chain(*itertools.islice(fitting, DEPTHS))
+        for ns, one in sorted(deepest, key=lambda each: each[0]):
             yield ns, replace(one, loop=given.get("loop", _loop(target, geometry, options, one)))
     elif kind is PatchSettings:
         tried = values_of(given, "across", parts_of_rows(geometry))
@@ -165,13 +169,15 @@ def sides_of(geometry: Geometry) -> list[int]:
     return [1, *(side for side in range(2, most + 1) if geometry.columns.out % side == 0)]
 
 
-def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[RowSettings]:
-    """Settings with each even cut of planes of y and each number of copies of the remaining channels; no loop yet."""
+def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[list[RowSettings]]:
+    """For each even cut of planes of y, the largest first, settings with each number of copies of the remaining
+    channels; no loop yet."""
     volume = geometry.planes.out // geometry.planes.images
     most = TILE_BANKS * max(1, BANK_COLUMNS // geometry.K)
-    depths = sorted({depth for n in range(1, volume + 1) if (depth := div_ceil(volume, n)) <= most})
-    for depth, copies in itertools.product(values_of(given, "depth", depths), values_of(given, "copies", (1, COPIES))):
-        yield RowSettings.read(tuple(given.items()), depth=depth, copies=copies)
+    depths = sorted({depth for n in range(1, volume + 1) if (depth := div_ceil(volume, n)) <= most}, reverse=True)
+    for depth in values_of(given, "depth", depths):
+        every = values_of(given, "copies", (1, COPIES))
+        yield [RowSettings.read(tuple(given.items()), depth=depth, copies=copies) for copies in every]
 
 
 def _loop(target: Target, geometry: Geometry, options: Options, settings: RowSettings) -> int:

@@ -65,18 +65,20 @@ def candidates(
     """(bound, complete settings) that run and contain the given ones, by ascending bound of plain settings."""
     if config_unsupported(geometry, options, config) != "":
         return
-    given, bound, found = dict(config or ()), Bound(target, geometry, options), list[tuple[float, Schedule]]()
+    given, bound, found = dict(config or ()), Bound(target, geometry, options), list[tuple[float, float, Schedule]]()
     for one in tried(geometry, options, config):
         schedule = build(geometry, options, one)
-        known = any((other.batches, other.items) == (schedule.batches, schedule.items) for _, other in found)
+        known = any((other.batches, other.items) == (schedule.batches, schedule.items) for *_, other in found)
         if not known and room_unsupported(schedule) == "":
             weight = 1.0 if one.fold == FOLDS[0] else 1 / WORTHWHILE
             weight /= 1.0 if one.shard == "channels" else TIE
-            found.append((weight * bound.ns(schedule), schedule))
-    for _, schedule in sorted(found, key=lambda each: each[0]):
+            ns = bound.ns(schedule)
+            found.append((weight * ns, ns, schedule))
+    for _, ns, schedule in sorted(found, key=lambda each: each[0]):
         settings = completed(bound, schedule, given)
-        whole = build(geometry, options, settings)
-        if room_unsupported(whole) == "":
+        if replace(settings, warmup=schedule.settings.warmup) == schedule.settings:  # the same room and bound
+            yield ns, settings
+        elif room_unsupported(whole := build(geometry, options, settings)) == "":
             yield bound.ns(whole), settings
 
 
