@@ -250,6 +250,7 @@ def once_a_config(made: Callable[P, Made]) -> Callable[P, Made]:
     return found
 
 
+@functools.cache
 def declarations(settings: type[Settings]) -> dict[str, Setting]:
     """The settings of a class by name, in the order of a config."""
     return {field.name: field.metadata["setting"] for field in dataclasses.fields(settings)}
