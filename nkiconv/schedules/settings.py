@@ -41,6 +41,10 @@ KEPT = 256
 BETTER, WORTHWHILE, ROUNDS = 0.999, 0.99, 2
 
 
+#: Results of `declarations`.
+_KNOWN: dict[type, dict[str, Setting]] = {}
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting.
@@ -250,10 +254,11 @@ def once_a_config(made: Callable[P, Made]) -> Callable[P, Made]:
     return found
 
 
-@functools.cache
-def declarations(settings: type[Settings]) -> dict[str, Setting]:
+def declarations(settings: type[Settings]) -> Mapping[str, Setting]:
     """The settings of a class by name, in the order of a config."""
-    return {field.name: field.metadata["setting"] for field in dataclasses.fields(settings)}
+    if settings not in _KNOWN:
+        _KNOWN[settings] = {field.name: field.metadata["setting"] for field in dataclasses.fields(settings)}
+    return _KNOWN[settings]
 
 
 def setting(config: Config, name: str, default: Any) -> Any:
