@@ -14,7 +14,7 @@ from .._nki import nisa, nl
 from ..schedules.options import Epilogue, adds_last, either_reads
 from ..schedules.tiles import require, size_of
 from ._arguments import refuse
-from ._dma import copy
+from ._dma import copy, load
 from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, copy_balanced, pick
 
 #: Functions of nki.isa.activation.
@@ -52,6 +52,16 @@ def load_bias(bias_hbm, k0, kn, times=1):
     bias_sbuf = nl.ndarray((times * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
     for index in range(times):
         copy(bias_sbuf[index * kn : (index + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
+    return bias_sbuf
+
+
+def load_bias_rows(bias_hbm, k0, kn, times=1):
+    """As `load_bias`, on all partitions, [128, times * kn]; or None."""
+    if bias_hbm == None:
+        return None
+    P_MAX = nl.tile_size.pmax
+    bias_sbuf = nl.ndarray((P_MAX, times * kn), dtype=nl.float32, buffer=nl.sbuf)
+    load(bias_sbuf, bias_hbm, [[0, P_MAX], [0, times], [1, kn]], k0)
     return bias_sbuf
 
 

@@ -11,9 +11,8 @@ from .._nki import nisa, nl
 from ..schedules.options import Norm, adds_last
 from ..schedules.tiles import cut, size_of
 from ._arguments import check_bias, refuse
-from ._dma import copy
 from ._engines import START_WORK, VECTOR_WORK, book_vector, copy_balanced
-from ._epilogue import evacuate, scratch_of
+from ._epilogue import evacuate, load_bias_rows, scratch_of
 
 #: Elements that a bn_stats writes.
 STATS = 6
@@ -57,14 +56,7 @@ def load_norm(norm, K):
     """Load NormOperands from HBM to SBUF; None for None."""
     if norm == None:
         return None
-    found = []
-    for hbm in (norm.weight, norm.bias):
-        tile_sbuf = None
-        if hbm != None:
-            tile_sbuf = nl.ndarray((nl.tile_size.pmax, K), dtype=nl.float32, buffer=nl.sbuf)
-            copy(tile_sbuf, hbm.ap(pattern=[[0, nl.tile_size.pmax], [1, K]], offset=0))
-        found.append(tile_sbuf)
-    return NormOperands(found[0], found[1], norm.eps)
+    return NormOperands(*(load_bias_rows(hbm, 0, K) for hbm in (norm.weight, norm.bias)), norm.eps)
 
 
 def before_norm(epilogue):

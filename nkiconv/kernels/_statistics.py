@@ -20,6 +20,7 @@ from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
 from ._engines import book_vector
 from ._epilogue import evacuate, round_out, unrounded
+from ._masks import constant
 
 #: The most statistics waiting while engines copy them to other partitions.
 COPIED_MAX = 1
@@ -217,8 +218,7 @@ class OutputStatistics:
         """Store zeros for an M tile of images that this core does not compute."""
         step, size = self.hbm.shape[2] * 3, 3 * m_tile.kn
         for image, several in cut_at(count, nl.tile_size.pmax):
-            zeros_sbuf = nl.ndarray((several, size), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+            zeros_sbuf = constant((several, size), nl.float32, 0.0)
             store(zeros_sbuf, self.hbm, [[step, several], [1, size]], self.offset(first + image, m_tile))
 
     def offset(self, image, m_tile):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .._nki import nisa, nl
 from ..schedules.tiles import BANK_COLUMNS
+from ._masks import constant
 
 #: Blocks of 128 columns of a matmul on zeros that writes a whole bank.
 WARM_BLOCKS = 4
@@ -15,9 +16,7 @@ WARM_BLOCKS = 4
 
 def warm_zeros():
     """Zeros [128, 128] in SBUF for `warm_up`."""
-    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.vector)
-    return zeros_sbuf
+    return constant((nl.tile_size.pmax, nl.tile_size.pmax), nl.bfloat16, 0.0, nisa.engine.vector)
 
 
 @dataclass

@@ -1,5 +1,8 @@
 """Filters for the Tensor Engine: tiles of zeros for placement, transposes, and circular buffers."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from ..._nki import nisa, nl
 from ...schedules.tiles import WORD_BYTES, size_of, whole_words
 from ...schedules.tiles import transposes_of_bank as transposes_of_bank
@@ -12,6 +15,14 @@ def tiles_in_turn(count, shape, dtype):
     for _ in range(count):
         found.append(nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf))
     return found
+
+
+@dataclass
+class Buffer(nl.NKIObject):
+    """A tile of a circular buffer, and the places of its zeros, which stay."""
+
+    tile: Any
+    zeros: Any = None
 
 
 def clear_words(tile, engine):

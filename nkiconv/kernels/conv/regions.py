@@ -30,23 +30,15 @@ def store_regions(hbm, tile, regions, moved=None):
             copy_moved(dst, spot(tile, one[0], one[1]), tile.dtype != hbm.dtype)
 
 
-def load_bias_as(bias_hbm, shape, pattern, offset):
-    """Biases by an access pattern, fp32 in a new tile; None without a bias."""
-    if bias_hbm == None:
-        return None
-    bias_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    copy(bias_sbuf, bias_hbm.ap(pattern=pattern, offset=offset))
-    return bias_sbuf
-
-
-def residual_of(operands, shape, regions, ragged):
-    """The residual in these regions of a tile times beta, fp32 if beta is not 1; or None. ragged: zeros elsewhere."""
+def residual_of(operands, shape, regions, ragged=None):
+    """The residual in these regions of a tile times beta, fp32 if beta is not 1; or None. ragged: None, or an index of
+    the tile with all elements outside of the regions, which are zeros."""
     if operands.residual == None:
         return None
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    if ragged:
-        nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    load_regions(residual_sbuf, operands.residual, regions)
+    if ragged != None:
+        nisa.memset(dst=residual_sbuf[ragged], value=0.0, engine=nisa.engine.gpsimd)
+    load_regions(residual_sbuf, operands.residual, regions, operands.moved)
     return scale_residual(residual_sbuf, operands.beta)
 
 

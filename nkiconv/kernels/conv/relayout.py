@@ -63,7 +63,7 @@ def copy_transposed(target_hbm, source_hbm, part):
     """Transpose this core's share of a Transposed."""
     dtype, ledger = source_hbm.dtype, new_ledger()
     by, to = part.source, part.target
-    for piece in part_of_core(pieces_of(part))[1]:
+    for piece in part_of_core(pieces_of(part)):
         n, nn, a, an, h, hn, b, bn = piece
         source = part.source_first + offset_at(by, (a, n, h, b))
         target = part.target_first + offset_at(to, (a, n, h, b))

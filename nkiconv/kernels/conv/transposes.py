@@ -12,7 +12,7 @@ from .._engines import copy_balanced
 from .filter_feed import transpose_into
 
 
-def store_transposed(hbm, strides, data_sbuf, offset, ledger):
+def store_transposed(hbm, strides, ledger, data_sbuf, offset):
     """Store [c, n, h, w] in SBUF to an HBM tensor with channels side by side; strides: along c, n, h, w in HBM."""
     cn, nn, hn, wn = data_sbuf.shape
     step, outer = spacing(strides[1:], (nn, hn, wn))

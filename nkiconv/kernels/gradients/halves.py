@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from ..._nki import nisa, nl
 from ...schedules.geometry import Geometry
-from ...schedules.tiles import PARTS, share, some_of
+from ...schedules.tiles import PARTS, share
 from .._dma import copy
 from .._engines import Ledger
-from ..conv.call import Operands
+from .._masks import constant
+from ..conv.call import Operands, part_of_core
 
 
 @dataclass
@@ -34,21 +35,18 @@ class WeightWork(nl.NKIObject):
 def start_ones(work, dtype):
     """Ones [128, 1, 1, 1] for the sums of the bias's gradient, if it is asked for."""
     if work.bias != None:
-        work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=dtype, buffer=nl.sbuf)
-        nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
+        work.ones_sbuf = constant((nl.tile_size.pmax, 1, 1, 1), dtype, 1.0, nisa.engine.vector)
 
 
 def run_parts(work, run):
     """Run passes: this core's, over all units; with split all passes, over this core's halves of the units, whose sums
     are added."""
-    plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
-    if not plan.split:
-        run(some_of(plan.passes, share(len(plan.passes), cores, core)))
+    if not work.plan.split:
+        run(part_of_core(work.plan.passes))
         return
-    first, count = share(PARTS, cores, core)
-    for half in range(first, first + count):
+    for half in part_of_core(range(PARTS)):
         work.half = half
-        run(plan.passes)
+        run(work.plan.passes)
 
 
 def waits(work):

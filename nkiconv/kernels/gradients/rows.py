@@ -8,8 +8,9 @@ from itertools import product
 from ..._nki import nisa, nl
 from ...schedules.depthwise import RowGeometry
 from ...schedules.relayout import to_rows
-from ...schedules.tiles import cut_at, div_ceil, lines_of, share, some_of
+from ...schedules.tiles import cut_at, div_ceil, lines_of
 from .._dma import copy
+from ..conv.call import part_of_core
 from ..conv.relayout import meet, rows_copy
 
 
@@ -65,7 +66,7 @@ def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
     count, length, line_step, step = lines
     columns = cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images))))
     pieces = list(product(cut_at(count, nl.tile_size.pmax), columns))
-    for (line, n), (column, m) in some_of(pieces, share(len(pieces), nl.num_programs(), nl.program_id(0))):
+    for (line, n), (column, m) in part_of_core(pieces):
         pattern, offset = [[line_step, n], [step, m]], line * line_step + column * step
         region = [[length, n], [count * length, images], [1, m]]
         found_sbuf = summed(sums_hbm, region, line * length + column, 1)
@@ -107,7 +108,7 @@ def sum_positions(gy_hbm, geometry, images, db_hbm):
     each = ROWS_BYTES // (geometry.itemsize * min(geometry.S, ROWS_BYTES // geometry.itemsize))
     each = min(each, div_ceil(rows, ROWS_TILES * nl.tile_size.pmax))
     tiles = lines_of(rows, each)
-    for first, lines, some in some_of(tiles, share(len(tiles), nl.num_programs(), nl.program_id(0))):
+    for first, lines, some in part_of_core(tiles):
         pattern = [[some * geometry.w_c, lines], [geometry.w_c, some], [geometry.w_s, geometry.S]]
         sums_sbuf = summed(gy_hbm, pattern, first * geometry.w_c, 2)
         copy(sums_hbm.ap(pattern=[[some, lines], [1, some]], offset=first), sums_sbuf)

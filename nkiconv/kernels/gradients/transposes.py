@@ -8,21 +8,16 @@ from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, filled, size_of, some_of
 from .._dma import copy
 from .._engines import START_WORK, copy_balanced, copy_work
+from .._masks import constant
+from ..conv.filter_feed import Buffer
 from ..conv.regions import around, load_region, offset_at
 
 
 @dataclass
-class Slab(nl.NKIObject):
-    """A tile for a row of windows with zeros around it, and the sizes and places of the zeros that it holds."""
-
-    tile: object
-    zeros: tuple = ()
-
-
-@dataclass
 class Ahead(nl.NKIObject):
-    """Circular buffers: loaded pieces of x and of gy, Slabs, banks. there: for each buffer (number of its tile, keys of
-    its transposed pieces); zeros_sbuf: zeros; done: the number of Products whose pieces are transposed."""
+    """Circular buffers: loaded pieces of x and of gy; slabs, tiles for a row of windows between zeros; banks. there:
+    for each buffer (number of its tile, keys of its transposed pieces); zeros_sbuf: zeros; done: the number of Products
+    whose pieces are transposed."""
 
     raws: list
     slabs: object
@@ -50,12 +45,10 @@ def start_transposes(work, buffers):
         return [nl.ndarray(shape, dtype=dtype, buffer=buffer) for _ in range(count)]
 
     raws = [cycle(tiles(plan.raws, shape, dtype)) for shape, dtype in zip(plan.raw_shapes, dtypes)]
-    slabs = cycle([Slab(tile) for tile in tiles(SLABS, plan.slab_shape, dtypes[0])])
+    slabs = cycle([Buffer(tile) for tile in tiles(SLABS, plan.slab_shape, dtypes[0])])
     bank_shape = nl.tile_size.pmax, BANK_BYTES // work.geometry.itemsize
     banks = cycle(tiles(plan.banks, bank_shape, dtypes[0], nl.psum))
-    zeros_sbuf = nl.ndarray((nl.tile_size.pmax, plan.zeros), dtype=dtypes[0], buffer=nl.sbuf) if plan.zeros else None
-    if zeros_sbuf != None:
-        nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    zeros_sbuf = constant((nl.tile_size.pmax, plan.zeros), dtypes[0], 0.0) if plan.zeros else None
     return Ahead(raws, slabs, banks, filled(buffers, (-1, [])), zeros_sbuf)
 
 
@@ -176,7 +169,7 @@ def source_of(work, ahead, side, piece, row):
 
 
 def row_with_zeros(work, ahead, side, source, start, blocks):
-    """Copy a row of windows of blocks (first, end) into a Slab, with zeros around it."""
+    """Copy a row of windows of blocks (first, end) into a slab, with zeros around it."""
     span, one, parts = side.columns, next(ahead.slabs), source.shape[0]
     slab, (low, end) = one.tile.view(source.dtype), span.inside
     left, right, (first, last) = low - span.first, end - span.first, blocks

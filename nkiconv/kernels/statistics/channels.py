@@ -4,6 +4,7 @@ from ..._nki import nisa, nl
 from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, lines_of, share, size_of, transposes_of_bank, whole_words
 from .._dma import load, store
 from .._engines import itemsize_of
+from .._masks import constant
 from .._statistics import add_values, combine_each, finish, new_statistics
 from ..conv.filter_feed import transpose_into
 
@@ -68,8 +69,7 @@ def store_stats(stats_hbm, found, tile):
 def nothing(stats_hbm, tile):
     """Store zeros as this core's part of rows (first, partitions, rows of each), of which it reads no elements."""
     first, count, each = tile
-    zeros_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    zeros_sbuf = constant((count, each, 3), nl.float32, 0.0)
     store(zeros_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
 
 

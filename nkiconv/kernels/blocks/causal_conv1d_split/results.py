@@ -11,10 +11,9 @@ from ...._nki import nisa, nl
 from ....schedules.tiles import size_of
 from ..._dma import load, store
 from ..._engines import book_select, book_vector, new_ledger, pick_sum
-from ..._epilogue import evacuate
+from ..._epilogue import evacuate, load_bias_rows
 from ..._masks import make_diagonals
 from ..._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
-from ...conv.regions import load_bias_as
 
 #: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
 WARM_UPS = 8
@@ -26,7 +25,7 @@ def load_filters(operands, geometry, group, first, ledger):
 
     first: whether it is the core's first group: then tiles are made one by one, so that the first is ready early.
     """
-    S, P_MAX, diagonals = geometry.S, nl.tile_size.pmax, []
+    S, diagonals = geometry.S, []
     for run in group.runs:
         w_sbuf = nl.ndarray((run.rows, run.tiles, S), dtype=operands.w.dtype, buffer=nl.sbuf)
         load(w_sbuf, operands.w, [[run.row_step * S, run.rows], [run.tile_step * S, run.tiles], [1, S]], run.c0 * S)
@@ -36,7 +35,7 @@ def load_filters(operands, geometry, group, first, ledger):
             taps = w_sbuf[0 : run.rows, tile : tile + each, 0:S].reshape((run.rows, each * S))
             found = make_diagonals(taps, operands.w.dtype)
             diagonals += [found[0 : run.rows, one * S : (one + 1) * S, 0 : run.rows] for one in range(each)]
-    return diagonals, load_bias_as(operands.bias, (P_MAX, group.count), [[0, P_MAX], [1, group.count]], group.c0)
+    return diagonals, load_bias_rows(operands.bias, group.c0, group.count)
 
 
 class Results:

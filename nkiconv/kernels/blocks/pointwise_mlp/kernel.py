@@ -14,6 +14,7 @@ from ....schedules.tiles import cut_at, share, some_of, transposes_of_bank
 from ..._dma import load, store
 from ..._engines import SCALAR_START_WORK_PSUM, SCALAR_WORK, new_ledger
 from ..._epilogue import FUNCTIONS, evacuate
+from ...conv.call import part_of_core
 from ...conv.filter_feed import transpose_together
 from .norm import InputNorm
 from .sums import alike, column, load_columns, multiply
@@ -175,8 +176,7 @@ class Core:
 
 def run_mlp(operands, geometry, epilogue, activation):
     """Compute this core's part of the banks of pixels."""
-    mine = share(len(geometry.banks), nl.num_programs(), nl.program_id(0))
-    groups = geometry.groups(some_of(geometry.banks, mine))
+    groups = geometry.groups(part_of_core(geometry.banks))
     if not groups:
         return
     core = Core(operands, geometry, epilogue, activation)

@@ -13,6 +13,7 @@ filters and added to their biases.
 from ...._nki import nisa, nl
 from ....schedules.tiles import BANK_COLUMNS, size_of
 from ..._engines import book_vector, pick_sum
+from ..._masks import constant
 from ...conv.filter_feed import tiles_in_turn
 from .sums import alike, column, load_columns, multiply
 
@@ -33,10 +34,7 @@ class InputNorm:
 
     def matrix(self, value, dtype):
         """A matrix [P, 1, P] of one value."""
-        P_MAX = nl.tile_size.pmax
-        found_sbuf = nl.ndarray((P_MAX, 1, P_MAX), dtype=dtype, buffer=nl.sbuf)
-        nisa.memset(dst=found_sbuf, value=value, engine=nisa.engine.gpsimd)
-        return found_sbuf
+        return constant((nl.tile_size.pmax, 1, nl.tile_size.pmax), dtype, value)
 
     def of_array(self, tile):
         """Squares, or their factors, in the dtype of the matmul: fp32, or tf32 for 16-bit x."""

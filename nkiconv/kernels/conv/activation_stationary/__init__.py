@@ -57,7 +57,7 @@ CORES = {PixelSchedule: PixelCore, RowSchedule: RowCore, BlockSchedule: BlockCor
 
 def run_activation_stationary(operands, geometry, options, plan):
     """Compute this core's part of the items: pixels, rows of volumes, blocks of depthwise problems, or patches."""
-    _, items = part_of_core(plan.items)
+    items = part_of_core(plan.items)
     if len(items) > 0:
         core = CORES[type(plan)](operands, geometry, options, plan)
         core.run(core.tiles(items))

@@ -26,20 +26,13 @@ from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, images_togethe
 from ....schedules.tiles import cut, cut_at, share, some_of, whole_words
 from ..._dma import copy
 from ..._engines import START_WORK, copy_balanced, copy_work, is_16bit
-from ..._epilogue import evacuate
+from ..._epilogue import evacuate, load_bias_rows
+from ..._masks import constant
 from ..._prologue import load_x
 from ..._warm import warm_up
-from ..filter_feed import tiles_in_turn, transposed_bank
-from ..regions import around, load_bias_as, load_depthwise, offset_at, residual_of, store_regions
+from ..filter_feed import Buffer, tiles_in_turn, transposed_bank
+from ..regions import around, load_depthwise, offset_at, residual_of, store_regions
 from .loop import Core, bias_of
-
-
-@dataclass
-class Buffer(nl.NKIObject):
-    """A tile of a rotation, and the places of its zeros, which stay."""
-
-    tile: Any
-    zeros: Any = None
 
 
 @dataclass
@@ -252,7 +245,7 @@ class BlockCore(Core):
         ragged = ragged or (plan.by_pixels and plan.columns * len(plan.windows) > columns)
         regions = result_regions(self.geometry, plan, item, (0, item.channels[1]))
         y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        return y_sbuf, residual_of(operands, shape, regions, ragged)
+        return y_sbuf, residual_of(operands, shape, regions, slice(None) if ragged else None)
 
     def load_taps(self, c0, cn):
         """Load the filters of some channels in memory order, tiles [c, 1, r, s] of at most 128 channels."""
@@ -261,13 +254,13 @@ class BlockCore(Core):
 
     def matrices_for(self, index):
         """Start the loads of the matrices of item number `index`, and of the next item's if there is a tile."""
-        P_MAX, tiles = nl.tile_size.pmax, self.matrix_tiles
+        tiles = self.matrix_tiles
         for item in self.items[index : index + len(tiles)]:
             while len(self.matrices) <= (item.chunk - self.items[0].chunk) // self.plan.together:
                 number = len(self.matrices)
                 c0, cn = self.rounds[number]
                 matrices = self.load_matrices(tiles[number % len(tiles)], c0 - self.rounds[0][0], cn)
-                bias_sbuf = load_bias_as(self.operands.bias, (P_MAX, cn), [[0, P_MAX], [1, cn]], c0)
+                bias_sbuf = load_bias_rows(self.operands.bias, c0, cn)
                 self.matrices.append((matrices, bias_sbuf))
 
     def lines_until(self, count):
@@ -279,8 +272,7 @@ class BlockCore(Core):
         geometry, plan, cn, length = self.geometry, self.plan, w_sbuf.shape[0], self.plan.line_length
         R, S, down, on = geometry.rows.taps, geometry.columns.taps, geometry.rows.dilation, geometry.columns.dilation
         engines = itertools.cycle((nisa.engine.vector, nisa.engine.scalar, nisa.engine.gpsimd))
-        line_sbuf = nl.ndarray((cn, length), dtype=self.operands.w_dtype, buffer=nl.sbuf)
-        nisa.memset(dst=line_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        line_sbuf = constant((cn, length), self.operands.w_dtype, 0.0)
         for (r, s), engine in zip(itertools.product(range(R), range(S)), engines):
             at, tap = length - 1 - (plan.step + r * down) * plan.pitch - s * on, r * S + s
             # taps before the first element see only zeros between pixels

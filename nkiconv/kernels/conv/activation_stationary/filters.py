@@ -10,13 +10,14 @@ copied tap by tap.
 
 from typing import Any
 
-from ...._nki import nisa, nl
+from ...._nki import nl
 from ....schedules.channel_pieces import parts_of
 from ....schedules.geometry import filter_rows
 from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_block_bytes, raw_blocks
 from ....schedules.tiles import BANK_BYTES, cut, whole_words
 from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced
+from ..._masks import constant
 from ..filter_feed import copy_backwards, transpose_together
 from ..regions import load_filters, load_packed, pattern_of
 
@@ -152,8 +153,7 @@ class Filters:
         of x is outside of a row's window."""
         rows, S, K, (tile_sbuf,) = self.geometry.rows, self.geometry.columns.taps, self.kn, self.tiles
         slots, cn, taps = source.slots, tile_sbuf.shape[0], source.rows.taps
-        folded_sbuf = nl.ndarray((slots * cn, taps, S, source.fold * K), dtype=tile_sbuf.dtype, buffer=nl.sbuf)
-        nisa.memset(dst=folded_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        folded_sbuf = constant((slots * cn, taps, S, source.fold * K), tile_sbuf.dtype, 0.0)
         for row in range(source.fold):
             for r in range(rows.taps):
                 tap, slot = divmod(row * rows.stride + r * rows.dilation, slots)

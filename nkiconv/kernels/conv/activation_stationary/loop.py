@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from ...._nki import nisa, nl
+from ...._nki import nisa
 from ....schedules.tiles import div_ceil
 from ..._engines import new_ledger
-from ..._epilogue import evacuate
+from ..._epilogue import evacuate, load_bias_rows
 from ..._pixel_norms import evacuate_normalized, load_norm
 from ..._warm import warm_zeros
 from ..call import of_array
-from ..regions import load_bias_as
 
 #: The fewest matmuls between the transposes of a K tile's filters and their use: they hide the evacuations.
 LEAD_MATMULS = 12
@@ -60,8 +59,7 @@ class Core:
     def load_bias(self, k0, kn, fold=1):
         """Load the biases of output channels k0 .. k0+kn-1 to all partitions, `fold` times, and a norm's scales and
         shifts."""
-        P_MAX = nl.tile_size.pmax
-        self.bias_sbuf = load_bias_as(self.operands.bias, (P_MAX, fold * kn), [[0, P_MAX], [0, fold], [1, kn]], k0)
+        self.bias_sbuf = load_bias_rows(self.operands.bias, k0, kn, fold)
         self.norm = load_norm(self.operands.norm, kn)
 
     def evacuate_pixels(self, dst_sbuf, acc_psum, k0, residual_sbuf=None, kept_sbuf=None):

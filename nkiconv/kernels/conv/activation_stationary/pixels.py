@@ -197,7 +197,7 @@ class PixelCore(Core):
         if self.leaving is None:
             shape = (pixels_of(bank.block), side, columns)
             y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-            residual_sbuf, kept_sbuf = residual_of(operands, shape, regions, False), None
+            residual_sbuf, kept_sbuf = residual_of(operands, shape, regions), None
             if operands.kept is not None:
                 kept_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
             self.leaving = y_sbuf, residual_sbuf, kept_sbuf

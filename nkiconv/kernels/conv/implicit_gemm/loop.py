@@ -21,6 +21,7 @@ output tiles run in a device loop: its body is issued once, with two sets of til
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ...._nki import nisa, nl
@@ -45,7 +46,7 @@ from .fp8 import multiply_pair
 from .fp16x3 import Pairs, read_sums_out
 from .norms import Norms
 from .preparing import Deferred, Pace
-from .rows import Rows, load_residual, regions_of_bank, rows_of_all, whole_bank, window
+from .rows import Rows, load_residual, regions_of_bank, whole_bank, window
 from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
 
@@ -122,7 +123,7 @@ class Core:
             self.rows = Frames(self, FRAMES_PART_BYTES, schedule.spare_bytes)
         else:
             self.rows = Pairs(self) if geometry.precision == "fp16x3" else Rows(self)
-        self.late = Deferred(WAIT_MATMULS, self.store_pixels)
+        self.late = Deferred(WAIT_MATMULS, partial(store_transposed, operands.y, geometry.y_strides, self.ledger))
         self.norms = None if options.epilogue.norm is None else Norms(self)
         self.beside = [self.late, *([] if self.norms is None else [self.norms.waiting]), self.rows]
 
@@ -319,7 +320,8 @@ class Core:
             read_out(into, one.banks, bias_sbuf, residual, self.options.epilogue, self.ledger)
 
         def count(values, bias):
-            rows = rows_of_all(m_tile, out_tile, bank)
+            # those in y for all of the M tile's output rows at once
+            rows = max(0, min(bank.pn, out_tile.pn // m_tile.rows - bank.p))
             self.statistics.add(m_tile, values, out_tile.z0 + bank.z, rows, bias)
 
         plain, counts = len(one.banks) == 1 and geometry.direct is None, None if self.statistics is None else count
@@ -333,10 +335,6 @@ class Core:
             stored = bank if item.last else whole_bank(m_tile, out_tile)
             regions = regions_of_bank(geometry.y_strides, m_tile, out_tile, stored)
             store_regions(self.operands.y, results.y_sbuf, regions, self.operands.moved)
-
-    def store_pixels(self, y_sbuf, offset):
-        """Store NHWC results: transpose tiles of 128 pixels, and store rows of channels."""
-        store_transposed(self.operands.y, self.geometry.y_strides, y_sbuf, offset, self.ledger)
 
     def run_repeat(self, repeat):
         """Run a Repeat; x of its first item is loaded, and afterwards x of the next item is in the same tiles."""

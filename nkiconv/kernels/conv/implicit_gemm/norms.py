@@ -10,6 +10,7 @@ from ...._nki import nisa, nl
 from ....schedules.tiles import size_of
 from ..._engines import book_vector
 from ..._epilogue import evacuate, load_bias
+from ..._masks import constant
 from ..._pixel_norms import before_norm, keep, rstd_of, scale_pixels, total_of
 from ..regions import store_regions
 from .preparing import Deferred
@@ -25,9 +26,7 @@ class Norms:
     def __init__(self, core):
         self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
         self.options, self.waiting, self.numbers = core.options, Deferred(WAIT_MATMULS, self.take_mean), {}
-        P_MAX = nl.tile_size.pmax
-        self.ones_sbuf = nl.ndarray((P_MAX, P_MAX), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=self.ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+        self.ones_sbuf = constant((nl.tile_size.pmax,) * 2, nl.float32, 1.0)
 
     def evacuate(self, sums_sbuf, acc_psum, bias_sbuf, residual):
         """Evacuate a bank of an M tile's sums with the operations before the norm."""

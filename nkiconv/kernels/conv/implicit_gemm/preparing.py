@@ -9,7 +9,7 @@ from typing import Any
 
 from ...._nki import nl
 from ..filter_feed import tiles_in_turn
-from .rows import Rows, XTile, rows_in
+from .rows import Rows, XTile
 
 
 class Pace:
@@ -120,7 +120,7 @@ class Preparing(Rows):
                 self.advance()
             part = self.parts[self.started]
             self.started += 1
-            self.begin(part, [rows_in(tile_sbuf, part.h0, part.hn) for tile_sbuf in part.x.tiles])
+            self.begin(part, [tile_sbuf[:, :, part.h0 : part.h0 + part.hn] for tile_sbuf in part.x.tiles])
             part.x = part.raw_sbuf = None
             self.bring()
 

@@ -13,7 +13,7 @@ from ....schedules.tiles import div_ceil
 from ..._dma import load_transposed
 from ..._prologue import load_x
 from ..call import of_array, scale_residual
-from ..regions import clear_window, load_regions
+from ..regions import clear_window, residual_of
 from ..transposes import is_transposed
 from .fp8 import load_paired, new_paired
 
@@ -68,7 +68,7 @@ class Rows:
     def add(self, x, h0, hn):
         """Load `hn` rows of an XTile, from row h0 of its output tile on."""
         if x.k_tile.pairing == ALONE:
-            load_rows(self, x, rows_in(x.tiles[0], h0, hn), h0)
+            load_rows(self, x, x.tiles[0][:, :, h0 : h0 + hn], h0)
         else:
             load_paired(self.operands, self.geometry, x, h0, hn)
 
@@ -113,12 +113,6 @@ def load_copies(rows, x, x_sbuf, d0, h0):
             load_x(x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn], rows.operands, own, first, ledger=rows.ledger, row=at)
 
 
-def rows_in(tile_sbuf, first, count):
-    """Rows first .. first + count - 1 of a tile [cn, images, rows, columns]."""
-    parts, images, _, width = tile_sbuf.shape
-    return tile_sbuf[0:parts, 0:images, first : first + count, 0:width]
-
-
 def clear(x_sbuf, w0, w1):
     """Zero columns w0 .. w1-1."""
     clear_window(x_sbuf, 0, x_sbuf.shape[2], w0, w1, nisa.engine.gpsimd)
@@ -138,16 +132,14 @@ def load_residual(operands, geometry, m_tile, out_tile, ledger):
         return None
     pairs, strides = div_ceil(out_tile.pn, m_tile.rows), geometry.y_strides
     shape = (m_tile.rows * m_tile.kn, out_tile.zn, pairs, out_tile.qn)
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     if stores_channels(geometry):
+        residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
         offset = offset_at(strides, (m_tile.k0, out_tile.z0, out_tile.p0, out_tile.q0))
         load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
         return scale_residual(residual_sbuf, operands.beta)
-    if pairs * m_tile.rows > out_tile.pn:
-        nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : out_tile.zn, pairs - 1, 0 : out_tile.qn], value=0.0)
+    ragged = (slice(None), slice(None), pairs - 1) if pairs * m_tile.rows > out_tile.pn else None
     regions = regions_of_bank(strides, m_tile, out_tile, whole_bank(m_tile, out_tile))
-    load_regions(residual_sbuf, operands.residual, regions, operands.moved)
-    return scale_residual(residual_sbuf, operands.beta)
+    return residual_of(operands, shape, regions, ragged)
 
 
 def regions_of_bank(strides, m_tile, out_tile, bank):
@@ -161,11 +153,6 @@ def regions_of_bank(strides, m_tile, out_tile, bank):
             pattern = pattern_of(by, (m_tile.kn, bank.zn, count, bank.qn))
             found.append(((u * m_tile.kn, bank.z, bank.p, bank.q), pattern, offset_at(strides, first)))
     return found
-
-
-def rows_of_all(m_tile, out_tile, bank):
-    """Rows of a bank that lie in y for all of an M tile's output rows at once."""
-    return max(0, min(bank.pn, out_tile.pn // m_tile.rows - bank.p))
 
 
 def window(tile_sbuf, bank):

@@ -21,7 +21,7 @@ from ....schedules.planes import channel_runs
 from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
 from ..._engines import copy_balanced
-from ..._masks import keep_between, keep_equal
+from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import turn_forwards
 from ..regions import load_depthwise, load_filters, load_region
 
@@ -165,8 +165,7 @@ def stationary_of_product(filters_sbuf, geometry, m_tile, k_tile, product):
 def group_mask(m_tile, geometry, dtype):
     """A mask [kn, pack] in SBUF: 1 if output channel k belongs to the group."""
     per_k = geometry.K // geometry.groups
-    mask_sbuf = nl.ndarray((m_tile.kn, m_tile.pack), dtype=dtype, buffer=nl.sbuf)
-    nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+    mask_sbuf = constant((m_tile.kn, m_tile.pack), dtype, 1.0)
     keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k, mask_sbuf)
     return mask_sbuf
 

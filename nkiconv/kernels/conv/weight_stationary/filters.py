@@ -22,7 +22,7 @@ from ....schedules.geometry import filter_rows, num_taps
 from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, transposes_of_bank
 from ....schedules.weight_stationary import FILTER_BUFFERS
 from ..._engines import START_WORK, copy_balanced, copy_work
-from ..._masks import keep_between, keep_equal
+from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import clear_tile, clear_words, tiles_in_turn, transposed_bank, turn_forwards
 from ..regions import load_filters, load_region
 from .packed_filters import PackedFilters
@@ -146,10 +146,8 @@ class GroupFilters(nl.NKIObject):
         if self.by_input and not self.alone:
             self.mask_sbuf = self._ones(groups, per_c).expand_dim(1)
         elif not self.alone:
-            self.mask_sbuf = nl.ndarray(
-                (self.together * self.size, self.together, groups), dtype=self.operands.w_dtype, buffer=nl.sbuf
-            )
-            nisa.memset(dst=self.mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+            shape = self.together * self.size, self.together, groups
+            self.mask_sbuf = constant(shape, self.operands.w_dtype, 1.0)
             keep_between(self.mask_sbuf, [[-self.size, self.together], [-per_k, groups]], per_k, self.mask_sbuf)
             self.ones_sbuf = self._ones(self.size, 1)
         window = geometry.planes.taps * rows.window, columns.window
@@ -193,8 +191,7 @@ class GroupFilters(nl.NKIObject):
 
     def _ones(self, width, each):
         """A mask [(row tile, i), j] in SBUF, j < width: 1 if i // each is j."""
-        ones_sbuf = nl.ndarray((self.together * self.size, width), dtype=self.operands.w_dtype, buffer=nl.sbuf)
-        nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+        ones_sbuf = constant((self.together * self.size, width), self.operands.w_dtype, 1.0)
         for first in range(0, self.together * self.size, self.size):
             own_sbuf = ones_sbuf[first : first + self.size, 0:width]
             if each == 1:

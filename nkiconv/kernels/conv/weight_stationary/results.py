@@ -105,10 +105,10 @@ class Results(nl.NKIObject):
         if schedule.gathers:
             shape = (schedule.together_rows * schedule.slot, z, max(lane[1].bn for lane in lanes), q)
             regions = [self._residual_regions(one, lanes[one.lane]) for one in tile]
-            return [residual_of(self.operands, shape, one, True) for one in regions]
+            return [residual_of(self.operands, shape, one, slice(None)) for one in regions]
         regions = self._regions(tile[0], lanes, tuple((0, part.bn) for part in lanes[0]), 0)
         shape = (schedule.segments * tile[0].kn, z, p, q)
-        return [residual_of(self.operands, shape, regions, schedule.segments > 1)]
+        return [residual_of(self.operands, shape, regions, slice(None) if schedule.segments > 1 else None)]
 
     def place(self, index, row_tile):
         """(tile of results, first partition of a row tile's sums, the row of a block that belongs there)."""

@@ -8,7 +8,7 @@ from ...._nki import nisa, nl
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._dma import copy, load, store
 from ..._engines import book_vector, copy_balanced
-from ..._masks import keep_between, keep_equal
+from ..._masks import constant, keep_between, keep_equal
 from ..halves import own_part, with_other_half
 from ..sums import multiply
 
@@ -98,13 +98,11 @@ def make_constants(plan, zeros_sbuf, reads):
     steps = [[rows.stride * plan.window[1], settings.rows], [columns.stride, settings.columns]]
     steps = steps + [[plan.own * seen, settings.beside]]
     nisa.iota(dst=firsts_sbuf, pattern=steps, offset=0, channel_multiplier=0)
-    ones_sbuf = nl.ndarray((parts, below * k), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=ones_sbuf, value=0.0, engine=nisa.engine.vector)
+    ones_sbuf = constant((parts, below * k), nl.float32, 0.0, nisa.engine.vector)
     for number in range(below):
         first, end = number * each, (number + 1) * each
         keep_between(firsts_sbuf[first:end, 0:places], [[-own, places]], own, firsts_sbuf[first:end, 0:places])
-        each_sbuf = nl.ndarray((size * k, k, size), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=each_sbuf, value=1.0, engine=nisa.engine.vector)
+        each_sbuf = constant((size * k, k, size), nl.float32, 1.0, nisa.engine.vector)
         keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)
         into_sbuf = ones_sbuf[first : first + size * k, number * k : (number + 1) * k]
         nisa.tensor_reduce(dst=into_sbuf, op=nl.add, data=each_sbuf, axis=2)
