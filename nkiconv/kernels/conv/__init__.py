@@ -41,9 +41,8 @@ from .._epilogue import read_epilogue
 from .._pixel_norms import read_norm
 from .._prologue import PrologueOperands, read_prologue
 from .activation_stationary import run_activation_stationary
-from .arguments import check_axes, places_of_transposed, read_geometry
+from .arguments import check_axes, final_shape_of, places_of_transposed, read_geometry, store_final_frames
 from .call import Operands
-from .frames import final_shape_of, store_final_frames
 from .implicit_gemm.loop import run_implicit_gemm
 from .relayout import copy_forwards, copy_in, copy_out
 from .weight_stationary.loop import run_weight_stationary

@@ -8,7 +8,7 @@ from .._arguments import check_choice, check_given
 from .._engines import new_ledger
 from ..conv.arguments import check_axes, read_geometry
 from ..conv.call import Operands
-from .diagonals.loop import run_diagonals
+from .diagonals import run_diagonals
 from .halves import WeightWork
 from .loop import run_weight
 from .result import filter_like, result_dtype

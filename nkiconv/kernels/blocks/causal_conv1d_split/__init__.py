@@ -1,6 +1,6 @@
 """Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
 
-kernel.py has the prefill loop and its bound; results.py sums, normalises and stores; states.py stores the returned
+kernel.py has the prefill loop and its bound; results.py sums, normalises and stores y and the returned
 states; step.py has the decode loop.
 """
 
@@ -8,7 +8,7 @@ from ...._nki import nki
 from ..._arguments import check_given
 from .geometry import Operands, read_geometry, read_results, read_step
 from .kernel import convolve_heads
-from .states import store_states
+from .results import store_states
 from .step import step_heads
 
 

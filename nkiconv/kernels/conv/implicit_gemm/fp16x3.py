@@ -15,8 +15,7 @@ from ....schedules.options import adds_last
 from ....schedules.tiles import size_of
 from ..._engines import pick, pick_sum
 from ..._epilogue import evacuate
-from .preparing import Preparing
-from .rows import Factor, load_rows
+from .rows import Factor, Preparing, load_rows
 
 #: From the scale of high parts to that of low parts, and back.
 UP = 2048.0

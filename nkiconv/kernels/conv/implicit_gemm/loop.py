@@ -40,14 +40,11 @@ from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import moved_operands
 from ..regions import offset_at, store_regions
 from ..sums import elements_met, is_whole, sums_met, zero_sums
-from ..transposes import store_transposed
-from .filters import Filters
+from .filters import Filters, stationary_of_product
 from .fp8 import multiply_pair
 from .fp16x3 import Pairs, read_sums_out
 from .norms import Norms
-from .preparing import Deferred, Pace
-from .rows import Rows, load_residual, regions_of_bank, whole_bank, window
-from .stationaries import stationary_of_product
+from .rows import Deferred, Pace, Rows, load_residual, regions_of_bank, store_transposed, whole_bank, window
 from .winograd import Frames, read_pair_out
 
 #: The part of an M tile's matmuls between which the next M tile's filters are transposed: loaded, and not needed yet.

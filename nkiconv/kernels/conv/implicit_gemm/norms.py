@@ -13,8 +13,7 @@ from ..._epilogue import evacuate, load_bias
 from ..._masks import constant
 from ..._pixel_norms import before_norm, keep, rstd_of, scale_pixels, total_of
 from ..regions import store_regions
-from .preparing import Deferred
-from .rows import regions_of_bank, window
+from .rows import Deferred, regions_of_bank, window
 
 #: The fewest matmuls between a bank's last sums and the matmul that adds them, or their squares: they hide Vector.
 WAIT_MATMULS = 24

@@ -1,20 +1,29 @@
-"""Rows of x and of residuals: loads; rows of results: regions of stores."""
+"""Rows of x and of residuals: loads; rows of results: regions of stores.
+
+Results with channels side by side in HBM (NHWC): the Tensor Engine transposes them (DMA transposes loads).
+
+Of a stored run of m * 128 pixels, partition p holds the neighbours p * m .. p * m + m - 1: runs of channels in HBM, or
+one run if they are all channels.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import Bank, OutTile
+from ....schedules.frames import is_transposed
 from ....schedules.implicit_gemm_channels import ALONE, KTile, stores_channels
 from ....schedules.implicit_gemm_outputs import XPlace, x_place
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
 from ....schedules.regions import offset_at, pattern_of
-from ....schedules.tiles import div_ceil
-from ..._dma import load_transposed
+from ....schedules.tiles import BANK_COLUMNS, div_ceil
+from ..._dma import copy, load_transposed
+from ..._engines import copy_balanced
 from ..._prologue import load_x
 from ..call import of_array, scale_residual
+from ..filter_feed import tiles_in_turn, transpose_into
 from ..regions import clear_window, residual_of
-from ..transposes import is_transposed
 from .fp8 import load_paired, new_paired
 
 
@@ -166,3 +175,188 @@ def window(tile_sbuf, bank):
 def whole_bank(m_tile, out_tile):
     """An M tile's whole output tile as one Bank, in the M tile's rows."""
     return Bank(z=0, zn=out_tile.zn, p=0, pn=div_ceil(out_tile.pn, m_tile.rows), q=0, qn=out_tile.qn)
+
+
+class Pace:
+    """Spreads `count` pieces of background work over the next matmuls, from fraction `first` of them to fraction
+    `until`."""
+
+    def __init__(self, count=0, matmuls=1, first=0.0, until=1.0):
+        self.rate = count / ((until - first) * matmuls)
+        self.credit = -first * matmuls * self.rate
+
+    def due(self):
+        """After a matmul: the number of pieces to do now."""
+        self.credit, count = self.credit + self.rate, 0
+        while self.credit >= 1.0:
+            self.credit, count = self.credit - 1.0, count + 1
+        return count
+
+
+class Deferred:
+    """Work of the Tensor Engine on evacuated data, in order of arrival: at least `matmuls` other matmuls come between,
+    which hide the evacuation."""
+
+    def __init__(self, matmuls, work):
+        self.matmuls, self.work, self.waiting, self.now = matmuls, work, [], 0
+
+    def add(self, *what):
+        """Queue the arguments of a call of `work`."""
+        self.waiting.append((self.now + self.matmuls, what))
+
+    def after_matmul(self):
+        """Do the first piece of work if enough matmuls have passed."""
+        self.now += 1
+        if self.waiting and self.waiting[0][0] <= self.now:
+            self.work(*self.waiting.pop(0)[1])
+
+    def finish(self, most=0):
+        """Do the oldest work until at most `most` pieces wait."""
+        while len(self.waiting) > most:
+            self.work(*self.waiting.pop(0)[1])
+
+
+@dataclass
+class RowPart(nl.NKIObject):
+    """Rows of an XTile that are prepared together, their bytes a partition as loaded, and the loaded x, or None."""
+
+    x: XTile
+    h0: int
+    hn: int
+    num_bytes: int
+    raw_sbuf: object = None
+
+
+class Preparing(Rows):
+    """RowParts in the order of the work; come, started, ended: how many are loaded, begun and complete. most_bytes: a
+    partition, of loaded parts that are not complete; part_bytes: of one part, if more than a row.
+
+    A part is some rows of an output tile. Parts are loaded as room allows, during the output tile before theirs. fp32
+    is split into pairs of fp16 (fp16x3.py), frames are added in twos (winograd.py).
+    """
+
+    #: tiles of an XTile
+    num_tiles = 1
+    #: of a precision: the planes of an output tile that are loaded, the load of a part, and its first step
+    planes: Any
+    load: Any
+    begin: Any
+
+    def __init__(self, core, part_bytes, most_bytes):
+        super().__init__(core)
+        self.part_bytes, self.most_bytes, self.parts, self.pace = part_bytes, most_bytes, [], Pace()
+        self.come = self.started = self.ended = 0
+
+    def new_tiles(self, x):
+        """Tiles of an XTile: high and low parts, or sums."""
+        return tiles_in_turn(self.num_tiles, x.shape, nl.float16)
+
+    def row_bytes(self, x):
+        """Bytes a partition of a loaded row of an XTile."""
+        return self.planes(x.out_tile) * x.place.columns * self.geometry.itemsize
+
+    def add(self, x, h0, hn):
+        """Add RowParts for rows of an XTile, and load as room allows."""
+        each, end = self.row_bytes(x), h0 + hn
+        most = max(1, self.part_bytes // each)
+        for row in range(h0, end, most):
+            count = min(most, end - row)
+            x.parts.append((row, len(self.parts)))
+            self.parts.append(RowPart(x, row, count, count * each))
+        self.bring()
+
+    def bring(self):
+        """Load parts while incomplete ones are few enough; at least one."""
+        waiting_bytes = sum(part.num_bytes for part in self.parts[self.ended : self.come])
+        for number in range(self.come, len(self.parts)):
+            part = self.parts[number]
+            waiting_bytes += part.num_bytes
+            if waiting_bytes > self.most_bytes and number > self.ended:
+                return
+            part.raw_sbuf, self.come = self.load(part), number + 1
+
+    def prepare(self, x, products):
+        """Begin all RowParts of an XTile that products read; returns their number among all."""
+        last = max(product.rows[3] + (product.rows[2] - 1) * product.rows[4] for product in products)
+        count = max((number + 1 for h0, number in x.parts if x.out_tile.h0 + h0 <= last), default=0)
+        self.prepare_to(count)
+        return count
+
+    def prepare_to(self, count):
+        """Begin the first `count` RowParts."""
+        while self.started < count:
+            while self.come <= self.started:
+                self.advance()
+            part = self.parts[self.started]
+            self.started += 1
+            self.begin(part, [tile_sbuf[:, :, part.h0 : part.h0 + part.hn] for tile_sbuf in part.x.tiles])
+            part.x = part.raw_sbuf = None
+            self.bring()
+
+    def advance(self):
+        """Load parts as room allows."""
+        self.bring()
+
+    def set_pace(self, matmuls):
+        """Spread the start of the remaining RowParts evenly over so many matmuls."""
+        self.pace = Pace(len(self.parts) - self.started, matmuls)
+
+    def after_matmul(self):
+        """Begin the RowParts that the pace allows."""
+        self.prepare_to(min(len(self.parts), self.started + self.pace.due()))
+
+
+def store_transposed(hbm, strides, ledger, data_sbuf, offset):
+    """Store [c, n, h, w] in SBUF to an HBM tensor with channels side by side; strides: along c, n, h, w in HBM."""
+    cn, nn, hn, wn = data_sbuf.shape
+    step, outer = spacing(strides[1:], (nn, hn, wn))
+    if outer == 0:
+        store_run(hbm, data_sbuf.reshape((cn, nn * hn * wn)), offset, step, ledger)
+        return
+    for n in range(nn):
+        image_sbuf, first = data_sbuf[0:cn, n, 0:hn, 0:wn], offset + n * strides[1]
+        if outer == 1:
+            store_run(hbm, image_sbuf.reshape((cn, hn * wn)), first, step, ledger)
+        for h in range(hn if outer == 2 else 0):
+            store_run(hbm, image_sbuf[0:cn, h, 0:wn], first + h * strides[2], step, ledger)
+
+
+def spacing(strides, counts):
+    """(elements between neighbouring pixels that are evenly spaced, number of outer axes of (images, rows, columns)
+    that are not evenly spaced)."""
+    step, together, outer = 1, 1, 3
+    while outer > 0 and (counts[outer - 1] == 1 or together == 1 or strides[outer - 1] == step * together):
+        outer -= 1
+        if together == 1:
+            step = strides[outer]
+        together = together * counts[outer]
+    return step, outer
+
+
+def store_run(hbm, data_sbuf, offset, step, ledger):
+    """Store [c, pixels] in SBUF to pixels that are `step` elements apart in HBM."""
+    cn, pixels = data_sbuf.shape
+    for first in range(0, pixels, BANK_COLUMNS):
+        count = min(BANK_COLUMNS, pixels - first)
+        side = div_ceil(count, nl.tile_size.pmax)
+        full, more = count // side, count % side
+        partitions = full + (1 if more > 0 else 0)
+        pixels_psum = nl.ndarray((partitions, side, cn + cn % 2), dtype=data_sbuf.dtype, buffer=nl.psum)
+        transpose_into(pixels_psum, [data_sbuf[:, first + tile : first + count : side] for tile in range(side)])
+        pixels_sbuf = nl.ndarray((partitions, side, cn), dtype=data_sbuf.dtype, buffer=nl.sbuf)
+        read_pixels_out(pixels_sbuf, pixels_psum, partitions, 0, more, ledger)
+        read_pixels_out(pixels_sbuf, pixels_psum, full, more, side, ledger)
+        start = offset + first * step
+        pattern = [[side * step, full], [step, side], [1, cn]]
+        copy(hbm.ap(pattern=pattern, offset=start), pixels_sbuf[0:full, 0:side, 0:cn])
+        if more > 0:
+            pattern = [[step, more], [1, cn]]
+            copy(hbm.ap(pattern=pattern, offset=start + full * side * step), pixels_sbuf[full : full + 1, 0:more, 0:cn])
+
+
+def read_pixels_out(pixels_sbuf, pixels_psum, partitions, first, end, ledger):
+    """Evacuate tiles first .. end-1 of transposed pixels; none if end <= first."""
+    cn = pixels_sbuf.shape[2]
+    if end > first:
+        src = pixels_psum[0:partitions, first:end, 0:cn]
+        copy_balanced(pixels_sbuf[0:partitions, first:end, 0:cn], src, ledger)

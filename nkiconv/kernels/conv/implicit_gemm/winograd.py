@@ -1,10 +1,11 @@
 """precision="winograd": filters as sums of planes of taps, x as sums of frames, four banks of sums as two planes of y.
 
 `pairs_of_planes` defines the sums. Taps are added just before their transposes; frames of the next output tile are
-added during the current one (`preparing`).
+added during the current one (`rows.Preparing`).
 """
 
 from ...._nki import nisa, nl
+from ....schedules.frames import is_transposed
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
 from ....schedules.tiles import div_ceil
@@ -12,9 +13,7 @@ from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_
 from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..regions import load_filters
-from ..transposes import is_transposed
-from .preparing import Preparing
-from .rows import Factor, clear, clear_beside, load_copies
+from .rows import Factor, Preparing, clear, clear_beside, load_copies
 
 #: Products in the order of the work: first the two that both planes of a pair add, as they are evacuated first.
 ORDER_OF_SUMS = (1, 2, 0, 3)

@@ -34,8 +34,8 @@ from ..._statistics import evacuate_counted
 from ..._warm import accumulator, warm_up
 from ..call import of_array
 from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
+from .filters import Residents, StackedResidents
 from .load import Inputs, StackedInputs
-from .residents import Residents, StackedResidents
 from .results import PackedResults, Results
 from .shift_and_add import ShiftAndAdd
 from .statistics import count_outputs, counter, new_output_statistics

@@ -1,1 +1,0 @@
-"""The filter gradient by diagonals, for groups of few channels, mainly depthwise filters."""
