@@ -2,28 +2,16 @@
 
     y[n, k, p, q] = sum over r, s, c of  w[k, c, r, s] * x[n, c, p * stride + r * dilation - pad, ...]
 
-    implicit_gemm  input channels on the partitions, one matmul for each tap and K tile of 128 channels, over the
-                   tap's window of x; of fp8, two taps or two K tiles a matmul, in the time of one
-    stacked        few channels: rows and shifted columns of x share the partitions, rows of y the columns; depthwise:
-                   whole columns of x, a block-diagonal Toeplitz matrix for each column of taps
-    activation_stationary
-                   y as NHWC: windows of x are the stationaries, filters the moving operands, results are [pixel, k];
-                   volumes in NCDHW: several planes of y at once, results are transposed to rows of y; depthwise: blocks
-                   of rows and columns of x are the stationaries, a Toeplitz matrix of all taps is the moving operand
-    weight_stationary
-                   outputs in blocks of neighbours: small groups are packed along the columns, on row tiles that
-                   work in parallel; transposed problems run phase by phase, each with its own taps; for few output
-                   channels rows of y and columns of taps share the columns, and their sums are added, shifted
-
-All share one pipeline: x is loaded by `regions` of HBM, filters by `filter_feed`, `sums` gives the windows of x and the
-outputs of a PSUM bank that a product reads and adds to, `call` evacuates with the epilogue, and regions are stored. All
-take planes of taps (volumes); the images of a 2-d problem are planes with one tap.
+`RUNS` has the algorithms; docs/algorithms.md compares them, and each package's docstring has its loop. All share one
+pipeline: x is loaded by `regions` of HBM, filters by `filter_feed`, `sums` gives the windows of x and the outputs of a
+PSUM bank that a product reads and adds to, `_epilogue` evacuates, and regions are stored. All take planes of taps
+(volumes); the images of a 2-d problem are planes with one tap.
 
 No im2col tensor exists anywhere; filters are the Tensor Engine's stationaries (except in activation_stationary), x is
 read by strided views. If channels are neighbours in HBM (NHWC), DMA transposes x for implicit_gemm and
 activation_stationary (depthwise problems load blocks as stored), and the Tensor Engine transposes implicit_gemm's
-results (`transposes`); the others, and implicit_gemm of fp8, work on copies (`relayout`). The host chooses algorithm
-and settings (`nkiconv.plan`); a bare kernel follows `schedules.conv_algorithms`.
+results; the others, and implicit_gemm of fp8, work on copies (`relayout`). The host chooses algorithm and settings
+(`nkiconv.plan`); a bare kernel follows `schedules.conv_algorithms`.
 """
 
 from types import SimpleNamespace
@@ -301,10 +289,8 @@ def convolved(arguments, axes, transposed=False):
         check_axes(img_ref, places, axes)
     check_choice(asked.algorithm, asked.config, tuple(RUNS))
     refuse(rules.accepted("x_upsample", asked.x_upsample, rules.UPSAMPLES))
-    groups, perms = (
-        (asked.feature_group_count, asked.batch_group_count),
-        (asked.in_perm, asked.kern_perm, asked.out_perm),
-    )
+    groups = asked.feature_group_count, asked.batch_group_count
+    perms = asked.in_perm, asked.kern_perm, asked.out_perm
     flags = asked.packed, transposed, asked.initial_frames, asked.x_upsample
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, asked.precision, *flags)
     images = geometry.planes.size // geometry.image_planes

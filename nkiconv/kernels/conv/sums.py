@@ -1,6 +1,6 @@
 """Sums of products in PSUM: their first product, and views of the outputs and elements of a product."""
 
-from ..._nki import nisa
+from ..._nki import nisa, nl
 from ...schedules.geometry import valid_range
 from ...schedules.products import Product as Product
 from ...schedules.products import covering_first as covering_first
@@ -54,14 +54,25 @@ def taps_by_cover(axis, first, count):
     return whole + partial
 
 
+def multiply(dst, stationary, moving, adds, side=(0, 1), below=(0, 1)):
+    """A matmul, on row tile `side` (number, count) and on column tile `below` (number, count) if `dst` fits one."""
+    P_MAX = nl.tile_size.pmax
+    rows, columns = P_MAX // side[1], P_MAX // below[1]
+    columns = columns if dst.shape[0] <= columns else P_MAX
+    whole = rows == P_MAX and columns == P_MAX
+    nisa.nc_matmul(
+        dst=dst,
+        stationary=stationary,
+        moving=moving,
+        accumulate=adds,
+        tile_position=() if whole else (side[0] * rows, below[0] * columns),
+        tile_size=() if whole else (rows, columns),
+    )
+
+
 def zero_sums(acc_psum, zeros_sbuf):
     """Begin sums by a product of zeros, if no product writes all of them."""
     pattern = [[zeros_sbuf.shape[1], 1]]
     for extent in acc_psum.shape[1:]:
         pattern.append([0, extent])
-    nisa.nc_matmul(
-        dst=acc_psum,
-        stationary=zeros_sbuf[0:1, 0 : acc_psum.shape[0]],
-        moving=zeros_sbuf.ap(pattern=pattern, offset=0),
-        accumulate=False,
-    )
+    multiply(acc_psum, zeros_sbuf[0:1, 0 : acc_psum.shape[0]], zeros_sbuf.ap(pattern=pattern, offset=0), False)

@@ -18,10 +18,10 @@ from .._engines import book_vector, copy_balanced
 from .._masks import constant, keep_between, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
+from ..conv.sums import multiply
 from .halves import own_part, run_parts, start_ones, with_other_half
 from .loads import Piece, as_stored, clear_sides, clear_x, clear_y, is_channels_last, load_x, load_y, with_last
 from .loop import new_blocks
-from .sums import multiply
 
 
 @dataclass
@@ -232,12 +232,8 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
 
 def read_bank(work, bank_psum, read_sbuf, count, into):
     """Evacuate a bank of `count` accumulators to places from the `into`-th on."""
-    plan, rows, (height, width), ((h, hn), (w, wn)) = (
-        work.plan,
-        work.plan.rows_of_sums,
-        work.plan.window,
-        work.plan.seen,
-    )
+    plan, rows = work.plan, work.plan.rows_of_sums
+    (height, width), ((h, hn), (w, wn)) = plan.window, plan.seen
     pattern = [[read_sbuf.shape[1], rows], [height * width, count * plan.c], [width, hn], [1, wn]]
     sums = bank_psum[0:rows, 0 : count * plan.c * hn * wn]
     places = read_sbuf.ap(pattern=pattern, offset=(into * plan.c * height + h) * width + w)
@@ -290,10 +286,8 @@ def store_taps(work, constants, parts, sums):
     plan = work.plan
     most = nl.tile_size.pmax if plan.transposed else BANK_COLUMNS // plan.each
     for part, part_sbuf in zip(parts, sums):
-        sums_sbuf, (first, count) = (
-            with_other_half(work, part_sbuf),
-            own_part(work, div_ceil(part[1], plan.settings.below)),
-        )
+        sums_sbuf = with_other_half(work, part_sbuf)
+        first, count = own_part(work, div_ceil(part[1], plan.settings.below))
         for t in range(work.geometry.planes.taps if sums_sbuf != None else 0):
             for at, some in cut_at(count, most):
                 store_sets(work, constants, sums_sbuf, part, (first + at, some), t)

@@ -14,22 +14,6 @@ from .halves import keep_sums, other_sums, own_part, waits
 from .loads import as_stored, is_channels_last, sizes_stored, tile_of, with_last
 
 
-def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
-    """A matmul on row tile `side` (number, count), and on column tile `below` (number, count) if `dst` fits one."""
-    P_MAX = nl.tile_size.pmax
-    rows, columns = P_MAX // side[1], P_MAX // below[1]
-    columns = columns if dst.shape[0] <= columns else P_MAX
-    whole = rows == P_MAX and columns == P_MAX
-    nisa.nc_matmul(
-        dst=dst,
-        stationary=stationary,
-        moving=moving,
-        accumulate=adds,
-        tile_position=() if whole else (side[0] * rows, below[0] * columns),
-        tile_size=() if whole else (rows, columns),
-    )
-
-
 def filters_last(work):
     """Whether channels of filters are neighbours in memory."""
     return work.geometry.w_strides[1] < work.geometry.w_strides[3]

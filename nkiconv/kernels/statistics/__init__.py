@@ -70,10 +70,7 @@ def norm_scale_and_shift(stats, weight=None, bias=None, norm="group", num_groups
     check_bias(bias, "C", C)
     number, _ = norms.shared(norm, parts, N, C, num_groups)
     of_image = number if norm == "batch" else number // N
-    shapes = [(C,), (C,)] if norm == "batch" else [(N, C), (N, of_image)]
-    outputs = [
-        nl.ndarray(shape, dtype=nl.float32, buffer=nl.shared_hbm)
-        for shape in (shapes[0], shapes[0], shapes[1], shapes[1])
-    ]
+    each, shared = ((C,), (C,)) if norm == "batch" else ((N, C), (N, of_image))
+    outputs = [nl.ndarray(shape, dtype=nl.float32, buffer=nl.shared_hbm) for shape in (each, each, shared, shared)]
     write_norm(stats, (number, C // of_image), of_image, eps, weight, bias, outputs)
     return tuple(outputs)

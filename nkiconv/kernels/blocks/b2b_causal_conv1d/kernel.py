@@ -25,6 +25,7 @@ from ....schedules.tiles import BANK_COLUMNS, cut_at, share
 from ..._dma import load, store
 from ..._masks import make_diagonals
 from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
+from ...conv.sums import multiply
 
 #: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
 WARM_UPS = 8
@@ -138,12 +139,7 @@ def sums_of(geometry, one, place, source, part):
     (q0, qn), (first, count), rows = part, geometry.filters[place], one.span.rows
     sums_psum, last = nl.ndarray((rows, qn), dtype=nl.float32, buffer=nl.psum), count - 1
     for s in range(last):
-        nisa.nc_matmul(
-            dst=sums_psum,
-            stationary=one.diagonals[0:rows, first + s, 0:rows],
-            moving=source[0:rows, q0 + s : q0 + s + qn],
-            accumulate=s > 0,
-        )
+        multiply(sums_psum, one.diagonals[:, first + s], source[:, q0 + s : q0 + s + qn], s > 0)
     data, filters = source[0:rows, q0 + last : q0 + last + qn], one.w[0:rows, first + last : first + count]
     sums = nl.ndarray((rows, qn), dtype=nl.float32, buffer=nl.sbuf)
     if ON_VECTOR[place]:

@@ -15,6 +15,7 @@ from ..._engines import book_select, book_vector, new_ledger, pick_sum
 from ..._epilogue import evacuate, load_bias_rows
 from ..._masks import make_diagonals
 from ..._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
+from ...conv.sums import multiply
 from ...depthwise_conv1d.state import states_of, store_final_state, store_rows
 from ...depthwise_conv1d.tensors import Rows, RowTensors
 
@@ -59,12 +60,8 @@ class Results:
         for run in group.runs:
             for tile in range(run.tile0, run.tile0 + run.tiles):
                 for s in range(diagonals[tile].shape[1]):
-                    nisa.nc_matmul(
-                        dst=acc_psum[0:count, group.channels(run, tile)],
-                        stationary=window(run.rows, tile, s),
-                        moving=diagonals[tile][0 : run.rows, s, 0 : run.rows],
-                        accumulate=started or s > 0,
-                    )
+                    moving, adds = diagonals[tile][0 : run.rows, s, 0 : run.rows], started or s > 0
+                    multiply(acc_psum[:, group.channels(run, tile)], window(run.rows, tile, s), moving, adds)
         self.advance()
         y_sbuf = nl.ndarray((count, group.count), dtype=y_hbm.dtype, buffer=nl.sbuf)
         z_sbuf = nl.ndarray((count, group.count), dtype=nl.float32, buffer=nl.sbuf) if group.heads > 0 else y_sbuf

@@ -18,9 +18,10 @@ from ..._masks import constant
 from ..._prologue import load_numbers
 from ...conv.call import part_of_core
 from ...conv.filter_feed import tiles_in_turn, transpose_together
+from ...conv.sums import multiply
 
 
-def multiply(filters, columns, tiles, moving):
+def multiply_tiles(filters, columns, tiles, moving):
     """filters^T moving, [column, bank, images, pixels], one bank of PSUM for each bank of pixels.
 
     Args:
@@ -33,12 +34,8 @@ def multiply(filters, columns, tiles, moving):
     acc_psum = acc_psum.ap(pattern=pattern, offset=0)
     for index, (_, cn) in enumerate(tiles):
         for bank in range(banks):
-            nisa.nc_matmul(
-                dst=acc_psum[0:count, bank, 0:nn, 0:pn],
-                stationary=filters[0:cn, index, first : first + count],
-                moving=moving[0:cn, index, bank, 0:nn, 0:pn],
-                accumulate=index > 0,
-            )
+            stationary = filters[0:cn, index, first : first + count]
+            multiply(acc_psum[:, bank], stationary, moving[0:cn, index, bank], index > 0)
     return acc_psum
 
 
@@ -128,7 +125,7 @@ class InputNorm:
         every = matrix.broadcast(1, count)
         for bank in range(banks):
             moving = summed[0:parts, 0:count, bank : bank + 1, 0:nn, 0:pn]
-            sums_psum = multiply(every, (0, P_MAX), tiles, moving)
+            sums_psum = multiply_tiles(every, (0, P_MAX), tiles, moving)
             for index, (_, cn) in enumerate(self.geometry.c_tiles):
                 nisa.scalar_tensor_tensor(
                     dst=found_sbuf[0:cn, index, bank],
@@ -294,7 +291,7 @@ class Core:
     def hide(self, group, index):
         """Compute the hidden channels of an M tile of a group."""
         m, mn = self.geometry.m_tiles[index]
-        acc_psum = multiply(self.first, (m, mn), self.geometry.c_tiles, group.x)
+        acc_psum = multiply_tiles(self.first, (m, mn), self.geometry.c_tiles, group.x)
         (_, banks, nn, pn), bias = acc_psum.shape, column(self.bias1, index, self.geometry.m_tiles)
         dst = group.hidden[0:mn, index, 0:banks, 0:nn, 0:pn]
         op = nl.copy if self.activation == "" else FUNCTIONS[self.activation]
@@ -308,7 +305,7 @@ class Core:
         _, _, banks, nn, pn = y_sbuf.shape
         for bank in range(banks):
             hidden = group.hidden[0 : group.hidden.shape[0], 0 : group.hidden.shape[1], bank : bank + 1, 0:nn, 0:pn]
-            acc_psum = multiply(self.second, (k, kn), self.geometry.m_tiles, hidden)
+            acc_psum = multiply_tiles(self.second, (k, kn), self.geometry.m_tiles, hidden)
             residual = None
             if group.residual != None:
                 residual = group.residual[0:kn, index, bank : bank + 1, 0:nn, 0:pn]

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from ...._nki import nisa
 from ....schedules.tiles import div_ceil
 from ..._engines import new_ledger
 from ..._epilogue import evacuate, load_bias_rows
 from ..._pixel_norms import evacuate_normalized, load_norm
 from ..._warm import warm_zeros
 from ..call import of_array
+from ..sums import multiply
 
 #: The fewest matmuls between the transposes of a K tile's filters and their use: they hide the evacuations.
 LEAD_MATMULS = 12
@@ -46,12 +46,7 @@ class Core:
                 if filters is not None:
                     filters.complete(k_tile)
                 for dst, stationary, moving, adds in products(k_tile):
-                    nisa.nc_matmul(
-                        dst=dst,
-                        stationary=of_array(stationary, self.operands),
-                        moving=of_array(moving, self.operands),
-                        accumulate=adds,
-                    )
+                    multiply(dst, of_array(stationary, self.operands), of_array(moving, self.operands), adds)
                     if filters is not None and filters.waiting(k_tile + lead) > 0:
                         filters.place_next()
             leave()

@@ -95,12 +95,8 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     """Issue one matmul of a paired K tile: its access patterns step from one slot to the next, or from one tap to the
     other."""
     out_tile, m_tile, bank, k_tile, place = one.results.out_tile, one.results.m_tile, one.bank, x.k_tile, x.place
-    (p0, _, pn, *_), (q0, _, qn, *_), kn, w_sbuf = (
-        pair.rows,
-        pair.columns,
-        stationary_columns(geometry, m_tile),
-        factor.w_sbuf,
-    )
+    (p0, _, pn, *_), (q0, _, qn, *_) = pair.rows, pair.columns
+    kn, w_sbuf = stationary_columns(geometry, m_tile), factor.w_sbuf
     apart = one.banks[0].shape[2]
     count = (bank.zn - 1) * apart + pn
 

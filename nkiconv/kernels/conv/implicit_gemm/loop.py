@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ...._nki import nisa, nl
+from ...._nki import nl
 from ....schedules.cuts import Bank, OutTile, same_place
 from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pitch
@@ -39,7 +39,7 @@ from ..._statistics import OutputStatistics, evacuate_counted
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import moved_operands
 from ..regions import offset_at, store_regions
-from ..sums import elements_met, is_whole, sums_met, zero_sums
+from ..sums import elements_met, is_whole, multiply, sums_met, zero_sums
 from .filters import Filters, stationary_of_product
 from .fp8 import multiply_pair
 from .fp16x3 import Pairs, read_sums_out
@@ -284,12 +284,9 @@ class Core:
                 if isinstance(product, TapPair):
                     multiply_pair(geometry, one, x, factor, product, adds)
                 else:
-                    nisa.nc_matmul(
-                        dst=sums_met(factor.acc_psum, product, outputs),
-                        stationary=stationary_of_product(factor.w_sbuf, geometry, m_tile, own, product),
-                        moving=elements_met(factor.x_sbuf, (0, product.parts), product, elements),
-                        accumulate=adds,
-                    )
+                    stationary = stationary_of_product(factor.w_sbuf, geometry, m_tile, own, product)
+                    moving = elements_met(factor.x_sbuf, (0, product.parts), product, elements)
+                    multiply(sums_met(factor.acc_psum, product, outputs), stationary, moving, adds)
                 for _ in range(min(soon, pace.due())):
                     soon -= 1
                     filters.transpose_piece()

@@ -25,7 +25,7 @@ Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, `sche
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...._nki import nisa, nl
+from ...._nki import nl
 from ....schedules.block_schedule import banks_of, blocks_in, output_in, size_of
 from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
@@ -33,7 +33,7 @@ from ..._engines import new_ledger
 from ..._statistics import evacuate_counted
 from ..._warm import accumulator, warm_up
 from ..call import of_array
-from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
+from ..sums import Product, covering_first, elements_met, is_whole, multiply, spaced, sums_met, zero_sums
 from .filters import Residents, StackedResidents
 from .load import Inputs, StackedInputs
 from .results import PackedResults, Results
@@ -147,15 +147,11 @@ class Core:
                 place = schedule.sweeps[sweep].products[product.group]
                 stationary = self.residents.filters.stationary(tile, k_tile, sweep, row_tile, place)
                 parts = (row_tile.first, stationary.shape[0])
-                tiled = schedule.rows < nl.tile_size.pmax
-                nisa.nc_matmul(
-                    dst=sums_met(sums.psum, product, [first for first, _ in sums.blocks]),
-                    stationary=of_array(stationary, self.operands),
-                    moving=elements_met(x_sbuf, parts, product, [part.x0 for part in lane]),
-                    accumulate=sums.started and (k_tile > 0 or which >= sums.fresh),
-                    tile_position=(row_tile.first, 0) if tiled else (),
-                    tile_size=(schedule.rows, nl.tile_size.pmax) if tiled else (),
-                )
+                dst = sums_met(sums.psum, product, [first for first, _ in sums.blocks])
+                moving = elements_met(x_sbuf, parts, product, [part.x0 for part in lane])
+                adds = sums.started and (k_tile > 0 or which >= sums.fresh)
+                side = row_tile.first // schedule.rows, nl.tile_size.pmax // schedule.rows
+                multiply(dst, of_array(stationary, self.operands), moving, adds, side)
                 sums.started = True
 
     def evacuate_bank(self, tile, index, lanes, bank, sums, bias_sbuf):
