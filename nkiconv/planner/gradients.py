@@ -16,10 +16,11 @@ from ..kernels.gradients import TABLE, conv_weight_gradient
 from ..kernels.gradients.depthwise_conv1d import (
     SKEWED,
     depthwise_conv1d_weight_gradient,
+    flat_rows,
+    gradient_geometry,
     options_of_rows,
     unsupported_of_rows,
 )
-from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
 from ..schedules.depthwise_algorithms import unsupported_reason

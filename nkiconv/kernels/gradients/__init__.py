@@ -4,14 +4,13 @@ from ..._nki import nki, nl
 from ...schedules import blocks_candidates, diagonals_candidates
 from ...schedules.gradient_algorithms import default_of
 from ...schedules.tiles import require
-from .._arguments import check_choice, check_given
+from .._arguments import check_choice, check_given, filter_like, result_dtype
 from .._engines import new_ledger
 from ..conv.arguments import check_axes, read_geometry
 from ..conv.call import Operands
 from .diagonals import run_diagonals
-from .halves import WeightWork
 from .loop import run_weight
-from .result import filter_like, result_dtype
+from .sums import WeightWork
 
 #: The algorithms by their names in a Plan: the function that plans each, and the loop that runs its plan.
 TABLE = {"blocks": (blocks_candidates.plan, run_weight), "diagonals": (diagonals_candidates.plan, run_diagonals)}

@@ -12,9 +12,8 @@ from ...schedules.tiles import PSUM_BANKS, div_ceil, filled
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
-from .halves import run_parts, start_ones
 from .loads import Piece, as_stored, clear_x, clear_y, is_channels_last, load_lines, load_x, load_y, tile_of
-from .sums import add_beside, leavings_of, part_of_joint, start_joint, store_joint, store_sums
+from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
 
 
