@@ -9,25 +9,24 @@ from ...schedules.products import is_whole as is_whole
 
 def sums_met(acc_psum, product, first):
     """The sums that a product adds to, in a bank whose first output is (z, p, q) `first`."""
-    planes, rows = places_of_outputs(product.planes, first[0]), places_of_outputs(product.rows, first[1])
-    return spaced(acc_psum, (0, acc_psum.shape[0]), planes, rows, places_of_outputs(product.columns, first[2]))
+    met = product.planes, product.rows, product.columns
+    return spaced(acc_psum, (0, acc_psum.shape[0]), *map(places_of_outputs, met, first))
 
 
 def elements_met(x_sbuf, parts, product, first):
     """The elements that a product reads on partitions (first, count) of a tile of x; first: the tile's (d, h, w)."""
-    planes, rows = places_of_elements(product.planes, first[0]), places_of_elements(product.rows, first[1])
-    return spaced(x_sbuf, parts, planes, rows, places_of_elements(product.columns, first[2]))
+    met = product.planes, product.rows, product.columns
+    return spaced(x_sbuf, parts, *map(places_of_elements, met, first))
 
 
-def spaced(tile, parts, planes, rows, columns):
-    """View [partitions, planes, rows, columns] of a tile. Partitions: (first, count); other axes: (first, count,
-    step)."""
-    return tile[
-        parts[0] : parts[0] + parts[1],
-        planes[0] : planes[0] + (planes[1] - 1) * planes[2] + 1 : planes[2],
-        rows[0] : rows[0] + (rows[1] - 1) * rows[2] + 1 : rows[2],
-        columns[0] : columns[0] + (columns[1] - 1) * columns[2] + 1 : columns[2],
-    ]
+def spaced(tile, *axes):
+    """A view of a tile by (first, count) or (first, count, step) of each axis."""
+    return tile[tuple(along(*axis) for axis in axes)]
+
+
+def along(first, count, step=1):
+    """The slice of `count` places from `first` on, `step` apart."""
+    return slice(first, first + (count - 1) * step + 1, step)
 
 
 def places_of_outputs(found, first):

@@ -300,9 +300,6 @@ class Residents(nl.NKIObject):
     convolutions are loaded at their first output tile: they take most of SBUF's room for filters.
     """
 
-    #: columns of a warm-up matmul, in 128s
-    warm_blocks = 1
-
     def __init__(self, operands, geometry, schedule, steps, ledger):
         self.schedule, self.steps, self.order = schedule, steps, sorted({b for b, _ in steps})
         tiles = [tile for b in self.order for tile in schedule.residents[b].tiles]
@@ -354,10 +351,6 @@ class Residents(nl.NKIObject):
 
 class StackedResidents(Residents):
     """Stationaries and biases of K packing; filters are loaded by M tiles, a few ahead."""
-
-    def __init__(self, operands, geometry, schedule, steps, ledger):
-        super().__init__(operands, geometry, schedule, steps, ledger)
-        self.warm_blocks = 4 if schedule.stack.diagonal else 1
 
     def start(self, inputs):
         """Load filters, x and biases of the first sums, then x as room allows."""

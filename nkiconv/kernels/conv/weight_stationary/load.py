@@ -12,7 +12,7 @@ from ..._engines import book_vector
 from ..._prologue import load_region_of_x, load_x
 from ..filter_feed import clear_tile, tiles_in_turn
 from ..regions import clear_window
-from ..sums import spaced
+from ..sums import along, spaced
 
 #: Bytes a partition of M packing's x (all K tiles) up to which one transfer loads it; else of each transfer.
 WHOLE_BYTES, PIECE_BYTES = 8192, 4096
@@ -31,13 +31,11 @@ class Inputs(nl.NKIObject):
     def load(self, count):
         """Issue loads until there are `count`, or all."""
         k_tiles = len(self.schedule.k_tiles)
-        while len(self.tiles) < min(count, len(self.steps) * k_tiles):
-            b, i = self.steps[len(self.tiles) // k_tiles]
+        for index in range(len(self.tiles), min(count, len(self.steps) * k_tiles)):
+            b, i = self.steps[index // k_tiles]
             resident = self.schedule.residents[b]
-            index = len(self.tiles)
-            x_sbuf = self._load(resident.tiles[0], resident.items[i], index)
-            self.tiles.append(x_sbuf)
-            self.before[index % k_tiles] = resident.items[i], x_sbuf
+            self.tiles.append(self._load(resident.tiles[0], resident.items[i], index))
+            self.before[index % k_tiles] = resident.items[i], self.tiles[-1]
 
     def take(self, index):
         """Take the x of a step, by K tile."""
@@ -53,9 +51,10 @@ class Inputs(nl.NKIObject):
         extents = [max(lane[axis].xn for lane in lanes) for axis in range(3)]
         if min(extents) == 0:
             return None
-        parts = nl.tile_size.pmax if schedule.gathers else schedule.k_tiles[k_tile][1] * schedule.k_tiles[k_tile][3]
+        _, cn, _, held = schedule.k_tiles[k_tile]
+        parts = nl.tile_size.pmax if schedule.gathers else cn * held
         if schedule.shift != None:
-            parts = (schedule.shift.lanes - 1) * schedule.rows + schedule.k_tiles[k_tile][1]
+            parts = (schedule.shift.lanes - 1) * schedule.rows + cn
         x_sbuf = nl.ndarray((parts, *extents), dtype=self.operands.x_dtype, buffer=nl.sbuf)
         split = 0
         if index == 0 and schedule.gathers:
@@ -95,11 +94,9 @@ class Inputs(nl.NKIObject):
             held.append(min(p.xn, other_p.x0 + other_p.xn - p.x0) if same else 0)
         count = max(0, min(held))
         for lane in range(len(lanes) if count > 0 else 0):
-            parts = (lane * self.schedule.rows, self.schedule.k_tiles[index % k_tiles][1])
-            planes, columns = (0, lanes[lane][0].xn, 1), (0, x_sbuf.shape[3], 1)
-            row = lanes[lane][1].x0 - others[lane][1].x0
-            dst = spaced(x_sbuf, parts, planes, (0, count, 1), columns)
-            src = spaced(other_sbuf, parts, planes, (row, count, 1), columns)
+            parts = along(lane * self.schedule.rows, self.schedule.k_tiles[index % k_tiles][1])
+            row, planes = lanes[lane][1].x0 - others[lane][1].x0, slice(0, lanes[lane][0].xn)
+            dst, src = x_sbuf[parts, planes, 0:count], other_sbuf[parts, planes, row : row + count]
             self.held.setdefault(index // k_tiles, []).append((dst, src))
         return count
 
@@ -131,17 +128,15 @@ class Inputs(nl.NKIObject):
 
     def _clear(self, x_sbuf, lane, first, cn):
         """Zero the elements of a lane outside x."""
-        sizes = [part.xn for part in lane]
         for axis, part in enumerate(lane):
             held, _, count = part.inside()
             held = min(part.xn, held)
             for begin, end in ((0, held), (min(part.xn, held + count), part.xn)):
-                if begin < end:
-                    places = [(0, size, 1) for size in sizes]
-                    places[axis] = (begin, end - begin, 1)
-                    if min(size for _, size, _ in places) > 0:
-                        zeros = spaced(x_sbuf, (first, cn), *places)
-                        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
+                places = [(0, other.xn) for other in lane]
+                places[axis] = (begin, end - begin)
+                if min(size for _, size in places) > 0:
+                    zeros = spaced(x_sbuf, (first, cn), *places)
+                    nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
 
 
 class StackedInputs(nl.NKIObject):

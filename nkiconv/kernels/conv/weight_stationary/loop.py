@@ -67,7 +67,8 @@ class Core:
         self.residents = Residents(*given) if stacked is None else StackedResidents(*given)
         self.results = (Results if schedule.pack is None else PackedResults)(operands, geometry, schedule, ledger)
         self.zeros_sbuf = self.residents.start(self.inputs)
-        blocks, late = self.residents.warm_blocks, schedule.late_warmup
+        # columns of a warm-up matmul, in 128s
+        blocks, late = 4 if stacked is not None and stacked.diagonal else 1, schedule.late_warmup
         self.warm = warm_up(self.zeros_sbuf, schedule.warmup - late, blocks)
         self.residents.make_first()
         self.warm += warm_up(self.zeros_sbuf, late, blocks)
@@ -185,7 +186,7 @@ class Core:
         y_sbuf, base, _ = self.results.place(index, row_tile)
         (z, m, _), (yz, _, _) = output_in(lane, blocks, sweep.outputs[0])
         column = next(one for one in lane[2].tiles if one[2] == blocks[2][0])
-        rows, columns = (blocks[1][0] - lane[1].b0, m[1], 1), (column[0], column[1], 1)
+        rows, columns = (blocks[1][0] - lane[1].b0, m[1]), column[:2]
         acc_psum = acc_psum[:, z[0] : z[0] + z[1], 0 : m[1]]
         residual = self.results.residuals[index]
         if residual != None:

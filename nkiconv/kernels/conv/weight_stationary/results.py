@@ -147,8 +147,8 @@ class Results(nl.NKIObject):
                 self.ledger.vector += START_WORK + zn * count * qn * copy_work(y_sbuf.dtype)
                 to, source = base + own * slot, base + row * slot
                 nisa.tensor_copy(
-                    dst=spaced(y_sbuf, (to, row_tile.kn), (z, zn, 1), (m * rows + row, count, rows), (q, qn, 1)),
-                    src=spaced(y_sbuf, (source, row_tile.kn), (z, zn, 1), (m * rows + own, count, rows), (q, qn, 1)),
+                    dst=spaced(y_sbuf, (to, row_tile.kn), (z, zn), (m * rows + row, count, rows), (q, qn)),
+                    src=spaced(y_sbuf, (source, row_tile.kn), (z, zn), (m * rows + own, count, rows), (q, qn)),
                     engine=nisa.engine.vector,
                 )
 

@@ -22,7 +22,7 @@ from ..._engines import (
 )
 from ..._epilogue import evacuate
 from ..regions import clear_window
-from ..sums import places_of_elements, places_of_outputs, spaced, taps_by_cover
+from ..sums import along, places_of_elements, places_of_outputs, spaced, taps_by_cover
 
 #: Tiles for sums of several taps that are made ahead: GpSimd has additions between their zeros.
 PARTS_AHEAD = 4
@@ -41,7 +41,7 @@ class ShiftAndAdd(nl.NKIObject):
         blocks, columns] of a part of a row. Taps with only some outputs come first, one with all of them last."""
         parts, nn, jn, _ = y_sbuf.shape
         for one in self.outputs_of(tile):
-            own = (0, parts), (0, nn, 1), (0, jn, 1), (one.first, one.count, one.step)
+            own = (0, parts), (0, nn), (0, jn), (one.first, one.count, one.step)
             y, residual = spaced(y_sbuf, *own), None if residual_sbuf == None else spaced(residual_sbuf, *own)
             taps = [(self._sums(acc_psum, tile, tap, (parts, nn, jn)), tap[1]) for tap in one.taps]
             if is_direct(one):
@@ -60,16 +60,16 @@ class ShiftAndAdd(nl.NKIObject):
 
     def _sums(self, acc_psum, tile, tap, extents):
         """The sums of a tap, [(u, k), planes, blocks, columns], of these extents."""
-        (parts, nn, jn), columns = extents, places_of_elements(tap[1], tile[2])
-        return spaced(acc_psum, (tap[0] * self.schedule.slot, parts), (0, nn, 1), (0, jn, 1), columns)
+        (parts, nn, jn), columns = extents, along(*places_of_elements(tap[1], tile[2]))
+        return acc_psum[along(tap[0] * self.schedule.slot, parts), 0:nn, 0:jn, columns]
 
     def _add_taps(self, y_sbuf, taps, tile, one, bias_sbuf, residual_sbuf):
         """Add several taps, (sums, valid range) each, with the epilogue, into their outputs."""
         self.made += [part_of(*part) for part in itertools.islice(self.wanted, PARTS_AHEAD - len(self.made))]
-        (parts, nn, jn, qn), part_sbuf, engine = y_sbuf.shape, self.made.pop(0), nisa.engine
+        (_, nn, jn, qn), part_sbuf, engine = y_sbuf.shape, self.made.pop(0), nisa.engine
         elements = nn * jn * qn
         for which, (sums, met) in enumerate(taps):
-            place = spaced(part_sbuf, (0, parts), (0, nn, 1), (0, jn, 1), place_among(one, tile, met))
+            place = part_sbuf[:, :, :, along(*place_among(one, tile, met))]
             whole, vector = met[1:3] == (one.step, qn), VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
             if which == 0 and met[1] == one.step:
                 copy_balanced(place, sums, self.ledger)
