@@ -102,6 +102,12 @@ def pick_memset(ledger, elements):
     return nisa.engine.gpsimd
 
 
+def copy_by_vector(dst, src, ledger):
+    """Copy a view inside SBUF by Vector."""
+    ledger.vector += START_WORK + size_of(dst.shape[1:]) * copy_work(dst.dtype)
+    nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
+
+
 def copy_work(dtype):
     """Work of an element that Vector copies inside SBUF."""
     return VECTOR_WORK_COPY_16BIT if is_16bit(dtype) else VECTOR_WORK_16BIT

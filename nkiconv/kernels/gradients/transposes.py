@@ -7,7 +7,7 @@ from ..._nki import nisa, nl
 from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, filled, size_of, some_of
 from .._dma import copy
-from .._engines import START_WORK, copy_balanced, copy_work
+from .._engines import copy_balanced, copy_by_vector
 from .._masks import constant
 from ..conv.filter_feed import Buffer
 from ..conv.regions import around, load_region, offset_at
@@ -182,12 +182,8 @@ def row_with_zeros(work, ahead, side, source, start, blocks):
         if b0 < b1 and w0 < w1:
             into = slab[0:parts, 0 : side.count, b0:b1, w0:w1]
             nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
-    nisa.tensor_copy(
-        dst=slab[0:parts, 0 : side.count, first:last, left:right],
-        src=source[0:parts, 0 : side.count, 0 : last - first, start + left : start + right],
-        engine=nisa.engine.vector,
-    )
-    work.ledger.vector += START_WORK + side.count * (last - first) * (right - left) * copy_work(slab.dtype)
+    src = source[:, 0 : side.count, 0 : last - first, start + left : start + right]
+    copy_by_vector(slab[0:parts, 0 : side.count, first:last, left:right], src, work.ledger)
     return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0 : span.width]
 
 

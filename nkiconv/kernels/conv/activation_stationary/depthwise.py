@@ -25,7 +25,7 @@ from ....schedules.cuts import places_inside
 from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, images_together
 from ....schedules.tiles import cut, cut_at, share, some_of, whole_words
 from ..._dma import copy
-from ..._engines import START_WORK, copy_balanced, copy_work, is_16bit
+from ..._engines import copy_balanced, copy_by_vector, is_16bit
 from ..._epilogue import evacuate, load_bias_rows
 from ..._masks import constant
 from ..._prologue import load_x
@@ -211,10 +211,8 @@ class BlockCore(Core):
     def frame(self, planes):
         """Copy planes between zeros."""
         dst = planes.frame(next(self.framed))
-        count = dst.shape[1] * dst.shape[2]
-        if count > 0:
-            self.ledger.vector += START_WORK + count * copy_work(dst.dtype)
-            nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
+        if dst.shape[1] * dst.shape[2] > 0:
+            copy_by_vector(dst, planes.raw, self.ledger)
 
     def transpose_jobs(self, index):
         """Background work that transposes the blocks of item number `index`, if it exists, a bank each."""

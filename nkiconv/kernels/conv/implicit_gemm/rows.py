@@ -97,11 +97,7 @@ class Rows:
 
 def load_rows(rows, x, x_sbuf, h0):
     """Load rows of an XTile from h0 on into [cn, images, rows, columns]. rows: has operands, geometry and ledger."""
-    operands, geometry, out_tile = rows.operands, rows.geometry, x.out_tile
-    if is_transposed(geometry):
-        first = (x.k_tile.c0, out_tile.d0, out_tile.h0 + h0, out_tile.w0)
-        load_x(x_sbuf, operands, geometry, first, ledger=rows.ledger, alone=x.k_tiles == 1)
-        return
+    geometry, out_tile = rows.geometry, x.out_tile
     if misses_planes(geometry, out_tile.z0, out_tile.zn):
         clear(x_sbuf, 0, x_sbuf.shape[3])
     elif x.k_tile.depth > 1:
@@ -112,14 +108,18 @@ def load_rows(rows, x, x_sbuf, h0):
 def load_copies(rows, x, x_sbuf, d0, h0):
     """Load the copies of an XTile, each shifted by one more column of taps, of planes from d0 and rows from h0 on: of x
     or, if rows of taps are channels, of the rows of x that exist for each."""
-    geometry, k_tile, (_, dn, hn, wn) = rows.geometry, x.k_tile, x_sbuf.shape
+    geometry, k_tile, h0 = rows.geometry, x.k_tile, x.out_tile.h0 + h0
     own, taps = (geometry, None) if geometry.direct is None else (geometry.direct, geometry.depth)
+    if is_transposed(geometry):
+        alone = x.k_tiles == 1 or geometry.direct is not None
+        load_x(x_sbuf, rows.operands, own, (k_tile.c0, d0, h0, x.place.column), ledger=rows.ledger, alone=alone)
+        return
     for copy_index in range(k_tile.depth):
         for at, row, c, count in row_pieces(geometry, k_tile.c0, k_tile.cn):
             at += copy_index * k_tile.cn
-            h = x.out_tile.h0 + h0 + (0 if taps is None else row * taps.dilation - taps.before)
+            h = h0 + (0 if taps is None else row * taps.dilation - taps.before)
             first = (c, d0, h, x.place.column + copy_index * geometry.columns.dilation)
-            load_x(x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn], rows.operands, own, first, ledger=rows.ledger, row=at)
+            load_x(x_sbuf[at : at + count], rows.operands, own, first, ledger=rows.ledger, row=at)
 
 
 def clear(x_sbuf, w0, w1):

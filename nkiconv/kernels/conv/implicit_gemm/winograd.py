@@ -5,13 +5,11 @@ added during the current one (`rows.Preparing`).
 """
 
 from ...._nki import nisa, nl
-from ....schedules.frames import is_transposed
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
 from ....schedules.tiles import div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
 from ..._epilogue import evacuate
-from ..._prologue import load_x
 from ..regions import load_filters
 from .rows import Factor, Preparing, clear, clear_beside, load_copies
 
@@ -59,15 +57,11 @@ class Frames(Preparing):
             clear_beside(frames_sbuf, geometry, x)
         for low, high in ((0, before), (before + count, seen)):
             if low < high:
-                clear(frames_sbuf[0:parts, low:high, 0:hn, 0:width], 0, width)
+                clear(frames_sbuf[:, low:high], 0, width)
         if count == 0:
             return frames_sbuf
-        found_sbuf = frames_sbuf[0:parts, before : before + count, 0:hn, 0:width]
+        found_sbuf = frames_sbuf[:, before : before + count]
         h0, rows = x.out_tile.h0 + part.h0, geometry.depth
-        if is_transposed(geometry):
-            start = (x.k_tile.c0, first, h0, x.place.column)
-            load_x(found_sbuf, self.operands, geometry.direct, start, ledger=self.ledger, alone=True)
-            return frames_sbuf
         if rows is not None:
             reach = (rows.taps - 1) * rows.dilation
             if h0 < rows.before or h0 + hn - 1 + reach - rows.before >= rows.size:

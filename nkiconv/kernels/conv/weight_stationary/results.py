@@ -7,7 +7,7 @@ from ....schedules.block_axes import planes_of
 from ....schedules.block_schedule import places_of
 from ....schedules.tiles import div_ceil
 from ....schedules.weight_stationary import pages
-from ..._engines import START_WORK, copy_work
+from ..._engines import copy_by_vector
 from ..call import scale_residual
 from ..filter_feed import tiles_in_turn
 from ..regions import (
@@ -144,13 +144,10 @@ class Results(nl.NKIObject):
             there = div_ceil(part.axis.out - row, rows) - part.b0 - m
             count = min(blocks[1][1], part.bn - m, there)
             if row != own and zn * count * qn > 0:
-                self.ledger.vector += START_WORK + zn * count * qn * copy_work(y_sbuf.dtype)
-                to, source = base + own * slot, base + row * slot
-                nisa.tensor_copy(
-                    dst=spaced(y_sbuf, (to, row_tile.kn), (z, zn), (m * rows + row, count, rows), (q, qn)),
-                    src=spaced(y_sbuf, (source, row_tile.kn), (z, zn), (m * rows + own, count, rows), (q, qn)),
-                    engine=nisa.engine.vector,
-                )
+                to, source = (base + own * slot, row_tile.kn), (base + row * slot, row_tile.kn)
+                dst = spaced(y_sbuf, to, (z, zn), (m * rows + row, count, rows), (q, qn))
+                src = spaced(y_sbuf, source, (z, zn), (m * rows + own, count, rows), (q, qn))
+                copy_by_vector(dst, src, self.ledger)
 
     def _store(self, tile, lanes, blocks):
         for row_tile in tile if self.schedule.gathers else tile[:1]:
