@@ -51,7 +51,7 @@ def load_bias(bias_hbm, k0, kn, times=1):
         return None
     bias_sbuf = nl.ndarray((times * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
     for index in range(times):
-        copy(bias_sbuf[index * kn : (index + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
+        copy(bias_sbuf[index * kn : (index + 1) * kn], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
     return bias_sbuf
 
 

@@ -115,7 +115,7 @@ def normalize(dst, sums, kind, norm, ledger):
             steps.append(rstd)
         if norm.bias != None:
             steps.append((nl.add, norm.bias[0:positions, 0:K]))
-        take_steps(dst[0:positions, pixel, 0:K], sums[0:positions, pixel, 0:K], steps)
+        take_steps(dst[0:positions, pixel, 0:K], sums[:, pixel], steps)
         book_vector(ledger, K * (len(steps) + 1) // 2)
 
 
@@ -149,11 +149,11 @@ def moments_of(sums, ledger):
     # all bn_stats, then all bn_aggr: an engine waits for a result that it has just written
     for pixel in range(n):
         for index, (k, count) in enumerate(pieces):
-            own_sbuf = stats_sbuf[0:positions, pixel, index, 0:STATS]
-            nisa.bn_stats(dst=own_sbuf, data=sums[0:positions, pixel, k : k + count])
+            own_sbuf = stats_sbuf[:, pixel, index]
+            nisa.bn_stats(dst=own_sbuf, data=sums[:, pixel, k : k + count])
     for pixel in range(n):
-        every_sbuf = stats_sbuf[0:positions, pixel, 0 : len(pieces), 0:STATS]
-        nisa.bn_aggr(dst=moments_sbuf[0:positions, pixel, 0:2], data=every_sbuf)
+        every_sbuf = stats_sbuf[:, pixel]
+        nisa.bn_aggr(dst=moments_sbuf[:, pixel], data=every_sbuf)
     ledger.vector = ledger.vector + n * (2 * START_WORK + K * VECTOR_WORK)
     return moments_sbuf
 

@@ -148,7 +148,7 @@ def places_of_pixels(dst, src, first, upsample):
             counts = div_ceil(hn - h, upsample), div_ceil(wn - w, upsample)
             top, left = ((at + first[i]) // upsample - first[i] // upsample for i, at in enumerate((h, w)))
             out_of = src[0:cn, 0:dn, top : top + counts[0], left : left + counts[1]]
-            found.append((dst[0:cn, 0:dn, h:hn:upsample, w:wn:upsample], out_of))
+            found.append((dst[:, :, h:hn:upsample, w:wn:upsample], out_of))
     return found
 
 

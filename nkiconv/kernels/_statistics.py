@@ -46,10 +46,10 @@ def add_values(statistics, data):
     partitions, most, _ = statistics.triples.shape
     if statistics.used + 2 > most:
         whole_sbuf = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf)
-        finish_triple(statistics, whole_sbuf[0:partitions, 0, 0:3])
+        finish_triple(statistics, whole_sbuf[:, 0])
         statistics.triples, statistics.used = whole_sbuf, 1
     first = statistics.used
-    nisa.bn_stats(dst=statistics.triples[0:partitions, first : first + 2, 0:3], data=data)
+    nisa.bn_stats(dst=statistics.triples[:, first : first + 2, 0:3], data=data)
     statistics.used = first + 2
     statistics.count = statistics.count + size_of(data.shape[1:])
 
@@ -140,7 +140,7 @@ class OutputStatistics:
         `last` rows of y that share the columns. bias: [partitions, 1] fp32 in SBUF that y has and the values lack, or
         None.
         """
-        partitions, planes, pn, qn = values.shape
+        _, planes, pn, qn = values.shape
         found, done = self.images(first, planes), []
         for image, z, zn in found:
             if (image, m_tile.k0) not in self.open:
@@ -149,9 +149,9 @@ class OutputStatistics:
             for at, count in cut_at(zn, max(1, nl.tile_size.bn_stats_fmax // (pn * qn))):
                 part = slice(z + at, z + at + count)
                 if rows > 0:
-                    self.add_piece(one, m_tile.rows, values[0:partitions, part, 0:rows, 0:qn])
+                    self.add_piece(one, m_tile.rows, values[:, part, 0:rows])
                 if rows < pn:
-                    self.add_piece(one, last, values[0 : last * (self.slot or m_tile.kn), part, rows:pn, 0:qn])
+                    self.add_piece(one, last, values[0 : last * (self.slot or m_tile.kn), part, rows:pn])
             one.left = one.left - 1
             if one.left == 0:
                 done.append(image)
@@ -163,9 +163,9 @@ class OutputStatistics:
         """Add values on partitions of `rows` rows of y, at most 512 a partition at once."""
         if rows not in one.parts:
             one.parts[rows] = new_statistics(data.shape[0])
-        parts, planes, pn, qn = data.shape
+        _, planes, pn, qn = data.shape
         for at, count in cut_at(pn, pn if planes > 1 else max(1, nl.tile_size.bn_stats_fmax // qn)):
-            add_values(one.parts[rows], data[0:parts, 0:planes, at : at + count, 0:qn])
+            add_values(one.parts[rows], data[:, :, at : at + count])
         book_vector(self.ledger, size_of(data.shape[1:]))
 
     def store_channels(self, image, m_tile, one):
@@ -182,7 +182,7 @@ class OutputStatistics:
                 triple_sbuf = nl.ndarray((rows * slot, 3), dtype=nl.float32, buffer=nl.sbuf)
                 finish_triple(part, triple_sbuf)
                 for row in range(rows):
-                    src = triple_sbuf[row * slot : row * slot + kn, 0:3]
+                    src = triple_sbuf[row * slot : row * slot + kn]
                     self.move(every.triples[0:kn, every.used + row, 0:3], src)
             every.used, every.count = every.used + rows, every.count + rows * part.count
         self.store_moved(MOVING_MAX if self.slot is None else COPIED_MAX)
@@ -210,7 +210,7 @@ class OutputStatistics:
         stats_sbuf = nl.ndarray((kn, 3), dtype=nl.float32, buffer=nl.sbuf)
         finish(statistics, stats_sbuf)
         if bias is not None:
-            mean_sbuf = stats_sbuf[0:kn, 1:2]
+            mean_sbuf = stats_sbuf[:, 1:2]
             nisa.tensor_tensor(dst=mean_sbuf, data1=mean_sbuf, data2=bias[0:kn, 0:1], op=nl.add)
         store(stats_sbuf, self.hbm, [[3, kn], [1, 3]], self.offset(image, m_tile))
 

@@ -39,7 +39,7 @@ def warm_up(zeros_sbuf, count, blocks):
     bank_psum = nl.ndarray((pmax, turns, blocks, pmax), dtype=nl.float32, buffer=nl.psum)
     moving = zeros_sbuf.expand_dim(1).broadcast(1, blocks)
     for index in range(count):
-        dst = bank_psum[0:pmax, index % turns, 0:blocks, 0:pmax]
+        dst = bank_psum[:, index % turns]
         nisa.nc_matmul(dst=dst, stationary=zeros_sbuf, moving=moving, accumulate=index >= turns)
     return [WarmBank(psum=bank_psum, columns=min(count, turns) * blocks * pmax)]
 

@@ -82,5 +82,5 @@ def turn_into(dst_sbuf, raw_sbuf):
     parts, count, R, S = raw_sbuf.shape
     for tap in range(R * S):
         dst = dst_sbuf[0:parts, 0:count, tap // S, tap % S]
-        src = raw_sbuf[0:parts, 0:count, R - 1 - tap // S, S - 1 - tap % S]
+        src = raw_sbuf[:, :, R - 1 - tap // S, S - 1 - tap % S]
         nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar)

@@ -367,7 +367,7 @@ def make_constants(plan, zeros_sbuf, reads):
     ones_sbuf = constant((parts, below * k), nl.float32, 0.0, nisa.engine.vector)
     for number in range(below):
         first, end = number * each, (number + 1) * each
-        keep_between(firsts_sbuf[first:end, 0:places], [[-own, places]], own, firsts_sbuf[first:end, 0:places])
+        keep_between(firsts_sbuf[first:end], [[-own, places]], own, firsts_sbuf[first:end])
         each_sbuf = constant((size * k, k, size), nl.float32, 1.0, nisa.engine.vector)
         keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)
         into_sbuf = ones_sbuf[first : first + size * k, number * k : (number + 1) * k]
@@ -417,7 +417,7 @@ def store_biases(work, step, biases_sbuf, units):
         for part, (group, groups) in enumerate(parts):
             first, count = part * size, min(most, groups * plan.k - k)
             if count > 0:
-                moving, target = biases_sbuf[first : first + units, k : k + count], sums_psum[0:1, part, 0:count]
+                moving, target = biases_sbuf[first : first + units, k : k + count], sums_psum[:, part, 0:count]
                 multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
                 found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
                 copy_balanced(found_sbuf, target, work.ledger)

@@ -43,7 +43,7 @@ def rows_tile(x_hbm, stats_hbm, tile, part, row):
         stats_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
         triples_sbuf = nl.ndarray((count, each, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
         for index in range(each):
-            nisa.bn_stats(dst=triples_sbuf[0:count, index, 0:2, 0:3], data=x_sbuf[0:count, index, 0:columns])
+            nisa.bn_stats(dst=triples_sbuf[:, index], data=x_sbuf[0:count, index, 0:columns])
         combine_each(stats_sbuf, triples_sbuf, columns)
         store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
         return
@@ -62,7 +62,7 @@ def store_stats(stats_hbm, found, tile):
     first, count, each = tile
     stats_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
     for index in range(each):
-        finish(found[index], stats_sbuf[0:count, index, 0:3])
+        finish(found[index], stats_sbuf[:, index])
     store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
 
 
@@ -115,4 +115,4 @@ def add_pixels(statistics, x_sbuf, tile):
     for start, count in cut(each, together):
         x_psum = nl.ndarray((cn, count, whole_words(partitions, itemsize)), dtype=x_sbuf.dtype, buffer=nl.psum)
         transpose_into(x_psum, [x_sbuf[:, pixel, c : c + cn] for pixel in range(start, start + count)])
-        add_values(statistics, x_psum[0:cn, 0:count, 0:partitions])
+        add_values(statistics, x_psum[:, :, 0:partitions])

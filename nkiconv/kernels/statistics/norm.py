@@ -53,16 +53,16 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
         part = 0
         for index in range(len(stats)):
             pattern = [[3 * of_row, rows], [3 * number * channels, parts[index]], [3, of_row], [1, 3]]
-            load(stats_sbuf[0:rows, part : part + parts[index]], stats[index], pattern, 3 * first * channels)
+            load(stats_sbuf[:, part : part + parts[index]], stats[index], pattern, 3 * first * channels)
             part = part + parts[index]
     weight_sbuf, bias_sbuf = (load_affine(one, spot, channels, row) for one in affine)
-    counts, squares = stats_sbuf[0:rows, 0:whole, 0:of_row, 0], stats_sbuf[0:rows, 0:whole, 0:of_row, 2]
+    counts, squares = stats_sbuf[:, :, :, 0], stats_sbuf[:, :, :, 2]
     nisa.tensor_tensor(dst=squares, data1=squares, data2=counts, op=nl.multiply)
     moments_sbuf = nl.ndarray((rows, each, 2), dtype=nl.float32, buffer=nl.sbuf)
     for index in range(each):
-        triples = stats_sbuf[0:rows, 0:whole, index * channels : (index + 1) * channels, 0:3]
-        nisa.bn_aggr(dst=moments_sbuf[0:rows, index, 0:2], data=triples)
-    mean_sbuf, variance_sbuf = moments_sbuf[0:rows, 0:each, 0:1], moments_sbuf[0:rows, 0:each, 1:2]
+        triples = stats_sbuf[:, :, index * channels : (index + 1) * channels]
+        nisa.bn_aggr(dst=moments_sbuf[:, index], data=triples)
+    mean_sbuf, variance_sbuf = moments_sbuf[:, :, 0:1], moments_sbuf[:, :, 1:2]
     inverse_sbuf = rstd_of(variance_sbuf, float(eps))
     scale_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
     shift_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
@@ -98,7 +98,7 @@ def load_transposed(stats_sbuf, stats, parts, first, number):
                 found_psum = nl.ndarray((rows, 3, n), dtype=nl.float32, buffer=nl.psum)
                 transpose_into(found_psum, [parts_sbuf[:, :, mean, which] for which in range(3)])
                 nisa.tensor_copy(
-                    dst=stats_sbuf[0:rows, part : part + n, mean, 0:3],
+                    dst=stats_sbuf[:, part : part + n, mean, 0:3],
                     src=found_psum.permute((0, 2, 1)),
                     engine=nisa.engine.vector,
                 )
@@ -121,7 +121,7 @@ def load_affine(hbm, spot, channels, row):
     found_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
     for partition, mean, count, size, start in runs_of(first, rows, each, row):
         pattern = [[size * channels, count], [channels, size], [1, channels]]
-        into = found_sbuf[partition : partition + count, mean : mean + size, 0:channels]
+        into = found_sbuf[partition : partition + count, mean : mean + size]
         load(into, hbm, pattern, start * channels)
     return found_sbuf
 

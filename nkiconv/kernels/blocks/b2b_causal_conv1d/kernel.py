@@ -96,11 +96,11 @@ def load_span(run, span):
     x_sbuf = nl.ndarray((rows, 3, size + span.count), dtype=operands.x.dtype, buffer=nl.sbuf)
     lead = min(size, span.first)
     if lead < size:
-        into = x_sbuf[0:rows, 0:3, 0 : size - lead]
+        into = x_sbuf[:, :, 0 : size - lead]
         load_state(into, operands.before[0], geometry.D, span, size, lead)
     pattern = [[geometry.T, rows], [geometry.D * geometry.T, 3], [1, lead + span.count]]
     first = (span.n * 3 * geometry.D + span.c0) * geometry.T + span.first - lead
-    load(x_sbuf[0:rows, 0:3, size - lead : size + span.count], operands.x, pattern, first)
+    load(x_sbuf[:, :, size - lead : size + span.count], operands.x, pattern, first)
     u_sbuf = nl.ndarray((rows, geometry.taps - 1 + span.count), dtype=operands.x.dtype, buffer=nl.sbuf)
     y_sbuf = nl.ndarray((rows, span.count), dtype=operands.y.dtype, buffer=nl.sbuf)
     return HeldSpan(span, x_sbuf, u_sbuf, y_sbuf, w_sbuf, diagonals)
@@ -113,11 +113,11 @@ def load_filters(run, span):
     if last is not None and last.span.c0 == span.c0:
         return last.w, last.diagonals
     w_sbuf = nl.ndarray((rows, geometry.all_taps), dtype=nl.float32, buffer=nl.sbuf)
-    by_chunk = w_sbuf[0:rows, 0:short].reshape_dim(1, (3, geometry.short))
+    by_chunk = w_sbuf[:, 0:short].reshape_dim(1, (3, geometry.short))
     pattern = [[geometry.short, rows], [geometry.D * geometry.short, 3], [1, geometry.short]]
     load(by_chunk, run.operands.proj, pattern, span.c0 * geometry.short)
     pattern = [[geometry.taps, rows], [1, geometry.taps]]
-    load(w_sbuf[0:rows, short : geometry.all_taps], run.operands.mixer, pattern, span.c0 * geometry.taps)
+    load(w_sbuf[:, short : geometry.all_taps], run.operands.mixer, pattern, span.c0 * geometry.taps)
     return w_sbuf, make_diagonals(w_sbuf, run.operands.x.dtype)
 
 

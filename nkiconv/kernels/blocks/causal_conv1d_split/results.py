@@ -36,7 +36,7 @@ def load_filters(operands, geometry, group, first, ledger):
         each = 1 if first else run.tiles
         for tile in range(0, run.tiles, each):
             book_select(ledger, each * S * run.rows)
-            taps = w_sbuf[0 : run.rows, tile : tile + each, 0:S].reshape((run.rows, each * S))
+            taps = w_sbuf[:, tile : tile + each].reshape((run.rows, each * S))
             found = make_diagonals(taps, operands.w.dtype)
             diagonals += [found[0 : run.rows, one * S : (one + 1) * S, 0 : run.rows] for one in range(each)]
     return diagonals, load_bias_rows(operands.bias, group.c0, group.count)
@@ -82,17 +82,17 @@ class Results:
         stats_sbuf = nl.ndarray((tokens, heads, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
         for head in range(heads):
             book_vector(ledger, dim)
-            into = stats_sbuf[0:tokens, head, 0:2, 0:3].reshape((tokens, 6))
-            nisa.bn_stats(dst=into, data=z[0:tokens, head, 0:dim])
+            into = stats_sbuf[:, head].reshape((tokens, 6))
+            nisa.bn_stats(dst=into, data=z[:, head])
         yield True
-        counts, means = (stats_sbuf[0:tokens, 0:heads, 0:2, which] for which in (0, 1))
+        counts, means = (stats_sbuf[:, :, :, which] for which in (0, 1))
         for _ in range(2):
             book_vector(ledger, 2 * heads)
             nisa.tensor_tensor(dst=counts, data1=counts, data2=means, op=nl.multiply)
             yield True
         factor_sbuf = nl.ndarray((tokens, heads, 1), dtype=nl.float32, buffer=nl.sbuf)
         book_vector(ledger, 4 * heads)
-        nisa.tensor_reduce(dst=factor_sbuf, op=nl.add, data=stats_sbuf[0:tokens, 0:heads, 0:2, 0:3:2], axis=(2, 3))
+        nisa.tensor_reduce(dst=factor_sbuf, op=nl.add, data=stats_sbuf[:, :, :, 0:3:2], axis=(2, 3))
         yield True
         book_vector(ledger, heads)
         nisa.tensor_scalar(

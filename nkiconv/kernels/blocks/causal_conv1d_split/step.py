@@ -131,7 +131,7 @@ def join_next_states(held, size, T, ledger):
         parts.append((0, kept, held.state, size - kept))
     for begin, end, source, place in parts:
         src = source[0:count, 0:channels, place : place + end - begin]
-        copy_balanced(next_sbuf[0:count, 0:channels, begin:end], src, ledger)
+        copy_balanced(next_sbuf[:, :, begin:end], src, ledger)
     held.state, held.positions = next_sbuf, []
 
 

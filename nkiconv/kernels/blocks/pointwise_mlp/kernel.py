@@ -121,10 +121,10 @@ class InputNorm:
         channels; [channel, tile, bank, images, pixels]."""
         found_sbuf = nl.ndarray(operand.shape, dtype=dtype, buffer=nl.sbuf)
         ops = (nl.power, -0.5, nl.multiply) if factor is None else (nl.multiply, factor, nl.add)
-        P_MAX, (parts, count, banks, nn, pn) = nl.tile_size.pmax, summed.shape
+        P_MAX, (_, count, banks, nn, pn) = nl.tile_size.pmax, summed.shape
         every = matrix.broadcast(1, count)
         for bank in range(banks):
-            moving = summed[0:parts, 0:count, bank : bank + 1, 0:nn, 0:pn]
+            moving = summed[:, :, bank : bank + 1]
             sums_psum = multiply_tiles(every, (0, P_MAX), tiles, moving)
             for index, (_, cn) in enumerate(self.geometry.c_tiles):
                 nisa.scalar_tensor_tensor(
@@ -253,7 +253,7 @@ class Core:
             for at, number in cut_at(len(columns), transposes_of_bank(some, itemsize)):
                 for index, many, c, cn in alike(columns[at : at + number]):
                     dst = w_sbuf[0:cn, at + index : at + index + many, first : first + some]
-                    sources = [raw_sbuf[0:some, c + tile * cn : c + (tile + 1) * cn] for tile in range(many)]
+                    sources = [raw_sbuf[:, c + tile * cn : c + (tile + 1) * cn] for tile in range(many)]
                     transpose_together(dst, sources, itemsize, self.ledger)
         return w_sbuf
 
@@ -309,7 +309,7 @@ class Core:
             residual = None
             if group.residual != None:
                 residual = group.residual[0:kn, index, bank : bank + 1, 0:nn, 0:pn]
-            y = y_sbuf[0:kn, 0, bank : bank + 1, 0:nn, 0:pn]
+            y = y_sbuf[0:kn, 0, bank : bank + 1]
             evacuate(
                 y, acc_psum, column(self.bias2, index, self.geometry.k_tiles), residual, self.epilogue, self.ledger
             )

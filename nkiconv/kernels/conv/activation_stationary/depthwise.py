@@ -153,13 +153,13 @@ class BlockCore(Core):
                 # the last k comes first
                 own = (c0 + channel + 1) * plan.depth - 1 - k
                 moving = matrices[0:places, own, 0 : plan.step : down, q * on : end : on]
-                dst = acc_psum[0:parts, channel, 0:height, product.columns[0] : sum(product.columns)]
+                dst = acc_psum[:, channel, :, product.columns[0] : sum(product.columns)]
                 yield dst, x, moving, product.adds or k > 0
 
         def leave():
             bias, (by_row, by_column) = bias_of(bias_sbuf, c0, (parts, count, plan.out_rows, qn)), plan.bank_steps
             y, residual = (None if one is None else results_of(plan, one, piece, span.columns) for one in results)
-            acc = acc_psum[0:parts, 0:count, 0:height:by_row, 0 : (qn - 1) * by_column + 1 : by_column]
+            acc = acc_psum[:, :, 0:height:by_row, 0 : (qn - 1) * by_column + 1 : by_column]
             evacuate(y, acc, bias, residual, self.options.epilogue, self.ledger)
 
         return products, 1, leave
@@ -276,7 +276,7 @@ class BlockCore(Core):
             # taps before the first element see only zeros between pixels
             if at >= 0:
                 r, s = divmod(R * S - 1 - tap if geometry.flipped else tap, S)
-                nisa.tensor_copy(dst=line_sbuf[0:cn, at : at + 1], src=w_sbuf[0:cn, 0, r, s : s + 1], engine=engine)
+                nisa.tensor_copy(dst=line_sbuf[:, at : at + 1], src=w_sbuf[0:cn, 0, r, s : s + 1], engine=engine)
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):

@@ -144,8 +144,8 @@ class Filters:
             c, (r, s), (end, _) = piece.c0 - own.c0, tap(places[0], piece), tap(places[-1], piece)
             step = max(1, (end - r) // max(1, count - 1))
             taps = raw_sbuf[0:kn, c : c + piece.count, r : end + 1 : step, s].permute((0, 2, 1))
-            copy_balanced(gathered_sbuf[0:kn, 0:count, piece.part : piece.part + piece.count], taps, self.ledger)
-        views = [gathered_sbuf[0:kn, index, 0:parts] for index in range(count)]
+            copy_balanced(gathered_sbuf[:, :, piece.part : piece.part + piece.count], taps, self.ledger)
+        views = [gathered_sbuf[:, index] for index in range(count)]
         return views[::-1] if falls else views
 
     def fold(self, source):
@@ -157,6 +157,6 @@ class Filters:
         for row in range(source.fold):
             for r in range(rows.taps):
                 tap, slot = divmod(row * rows.stride + r * rows.dilation, slots)
-                dst = folded_sbuf[slot * cn : (slot + 1) * cn, tap, 0:S, row * K : (row + 1) * K]
+                dst = folded_sbuf[slot * cn : (slot + 1) * cn, tap, :, row * K : (row + 1) * K]
                 copy(dst, tile_sbuf[0:cn, r * S : (r + 1) * S, 0:K])
         self.tiles, self.folds = [folded_sbuf.reshape((slots * cn, taps * S, source.fold * K))], False

@@ -101,8 +101,7 @@ class RowCore(Core):
             rows = [places_inside(top, step, segments, axis.size) for top, _ in corners]
             runs = [places_inside(left, 1, width, columns.size) for _, left in corners]
             inside = [limit(ends) for one in (rows, runs) for limit, ends in zip((max, min), zip(*one))]
-            parts, _, _, whole = tile_sbuf.shape
-            planes_sbuf = tile_sbuf[0:parts, index * dn : (index + 1) * dn, 0:segments, 0:whole]
+            planes_sbuf = tile_sbuf[:, index * dn : (index + 1) * dn, 0:segments]
             engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
             clear_around(planes_sbuf, inside, self.cleared[which] != whose, engine)
             for piece, corner in zip(k_tile, corners):
@@ -211,7 +210,7 @@ class RowCore(Core):
         together = cut_at(size // P_MAX, transposes_of_bank(positions, y_itemsize))
         rest = [(size // P_MAX, 1, size % P_MAX)] if size % P_MAX > 0 else []
         for first, count, parts in [(*some, P_MAX) for some in together] + rest:
-            sources = [results.sbuf[0:positions, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
+            sources = [results.sbuf[:, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
             bank_psum = transposed_bank(sources, parts, whole_words(positions, y_itemsize))
             for index in range(count):
                 y = results.y_sbuf[0:parts, first + index, 0:segments, results.q : results.q + results.qn]

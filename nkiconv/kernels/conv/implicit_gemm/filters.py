@@ -70,9 +70,8 @@ def rows_apart(geometry, m_tile):
 
 def slot_of(tile_sbuf, geometry, slot):
     """A slot of a K tile's stationaries."""
-    parts, _, groups, rows, columns = tile_sbuf.shape
     first, end = slot * geometry.rows.taps, (slot + 1) * geometry.rows.taps
-    return tile_sbuf if slot == 0 else tile_sbuf[0:parts, first:end, 0:groups, 0:rows, 0:columns]
+    return tile_sbuf if slot == 0 else tile_sbuf[:, first:end]
 
 
 def load_channels(operands, geometry, block):
@@ -85,23 +84,18 @@ def load_stationaries(tile_sbuf, operands, geometry, block):
     """Load a packed filter as stationaries: in runs of a channel's taps, or of one tap if they are folded."""
     m_tile, (c0, cn, depth, *_) = block.m_tile, block.k_tile
     (taps, each, S), shift = (num_taps(geometry), geometry.packed, geometry.columns.taps), rows_apart(geometry, m_tile)
-    _, height, groups, _, columns = tile_sbuf.shape
-    runs = [
-        (at + run[0], *run[1:])
-        for at, channel, count in block.k_tile.slot_channels(block.slot)
-        for run in channel_runs(geometry, c0 + channel, count)
-    ]
-    for (at, channel, step, count), u, d, part in itertools.product(
-        runs, range(m_tile.rows), range(depth), range(m_tile.kn // each)
-    ):
+    runs, places = [], (range(m_tile.rows), range(depth), range(m_tile.kn // each))
+    for first, channel, count in block.k_tile.slot_channels(block.slot):
+        runs += [(first + at, *run) for at, *run in channel_runs(geometry, c0 + channel, count)]
+    for (at, channel, step, count), u, d, part in itertools.product(runs, *places):
         p, counts = at + d * cn, (count, block.rn, div_ceil(S - d, depth), each)
         tap = ((m_tile.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
-        own_sbuf = tile_sbuf[p : p + count, 0:height, 0:groups, u, 0:columns]
+        own_sbuf = tile_sbuf[p : p + count, :, :, u]
         pattern = pattern_of((step * taps * each, S * each, depth * each, 1), counts)
         load_region(own_sbuf, operands.w, (0, block.r0 + u * shift, 0, part * each), pattern, tap * each)
     again = block.k_tile.again_of(block.slot)
     for p in range(0, depth * cn if again > 0 else 0, cn):
-        zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, 0:groups, 0, 0 : m_tile.kn]
+        zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, :, 0, 0 : m_tile.kn]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
 
 
@@ -131,7 +125,7 @@ def load_taps(operands, geometry, block):
             load_region(raw_sbuf, operands.w, (kn, at, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
     again = k_tile.again_of(block.slot)
     if again > 0:
-        nisa.memset(dst=raw_sbuf[0:kn, 0:again, 0:rn, 0:sn], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=raw_sbuf[0:kn, 0:again], value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
 
 
@@ -144,7 +138,7 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
     into_sbuf = found_sbuf.permute((0, 3, 1, 2)) if by_tap else found_sbuf
     for at, channel, step, count in channel_runs(geometry, c0, channels):
         first = channel - c0
-        src = raw_sbuf[0:kn, first : first + (count - 1) * step + 1 : step, 0:rn, 0:sn]
+        src = raw_sbuf[:, first : first + (count - 1) * step + 1 : step]
         dst = into_sbuf[0:kn, at : at + count, 0:rn, 0:sn]
         if by_tap:
             dst, src = dst.permute((0, 2, 3, 1)), src.permute((0, 2, 3, 1))

@@ -37,9 +37,9 @@ def load_staged(operands, geometry, x, h0, hn):
     raw_sbuf = nl.ndarray((parts, zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
     for copy_index in range(k_tile.depth):
         p, first = copy_index * count, width - copy_index * dilation
-        zero(raw_sbuf[p : p + count, 0:zn, first + size : width + size])
+        zero(raw_sbuf[p : p + count, :, first + size : width + size])
         start = (k_tile.c0, out_tile.d0, out_tile.h0 + h0, 0)
-        dst = raw_sbuf[p : p + count, 0:zn, first : first + size]
+        dst = raw_sbuf[p : p + count, :, first : first + size]
         load_x(dst, operands, geometry, start, (count, zn, 1, size), "cnw")
     rows_sbuf = raw_sbuf.reshape((parts, zn, hn + 1, width))
     nisa.tensor_copy(
@@ -65,8 +65,8 @@ def new_paired(operands, geometry, x):
     slots, top = place.slots, out_tile.h0 - place.row
     x_sbuf = nl.ndarray((parts, slots, images, pitch, columns), dtype=operands.x_dtype, buffer=nl.sbuf)
     if out_tile.zn > 1 or k_tile.stores_zeros:
-        zero(x_sbuf[0:parts, 0:slots, 0:images, 0:top, 0:columns])
-        zero(x_sbuf[0:parts, 0:slots, 0 : out_tile.zn, top + out_tile.hn : pitch, 0:columns])
+        zero(x_sbuf[:, :, :, 0:top])
+        zero(x_sbuf[:, :, 0 : out_tile.zn, top + out_tile.hn : pitch])
     if k_tile.stores_zeros:
         word, shift = 1, (k_tile.depth - 1) * geometry.columns.dilation
         rows_sbuf = x_sbuf.reshape((parts, slots * images * pitch, columns))

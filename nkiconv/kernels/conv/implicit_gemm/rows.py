@@ -314,7 +314,7 @@ def store_transposed(hbm, strides, ledger, data_sbuf, offset):
         store_run(hbm, data_sbuf.reshape((cn, nn * hn * wn)), offset, step, ledger)
         return
     for n in range(nn):
-        image_sbuf, first = data_sbuf[0:cn, n, 0:hn, 0:wn], offset + n * strides[1]
+        image_sbuf, first = data_sbuf[:, n], offset + n * strides[1]
         if outer == 1:
             store_run(hbm, image_sbuf.reshape((cn, hn * wn)), first, step, ledger)
         for h in range(hn if outer == 2 else 0):
@@ -348,10 +348,10 @@ def store_run(hbm, data_sbuf, offset, step, ledger):
         read_pixels_out(pixels_sbuf, pixels_psum, full, more, side, ledger)
         start = offset + first * step
         pattern = [[side * step, full], [step, side], [1, cn]]
-        copy(hbm.ap(pattern=pattern, offset=start), pixels_sbuf[0:full, 0:side, 0:cn])
+        copy(hbm.ap(pattern=pattern, offset=start), pixels_sbuf[0:full])
         if more > 0:
             pattern = [[step, more], [1, cn]]
-            copy(hbm.ap(pattern=pattern, offset=start + full * side * step), pixels_sbuf[full : full + 1, 0:more, 0:cn])
+            copy(hbm.ap(pattern=pattern, offset=start + full * side * step), pixels_sbuf[full : full + 1, 0:more])
 
 
 def read_pixels_out(pixels_sbuf, pixels_psum, partitions, first, end, ledger):

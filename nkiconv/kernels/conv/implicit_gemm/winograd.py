@@ -29,7 +29,7 @@ def sums_of_taps(raws, geometry, block):
     sums_sbuf = nl.ndarray((kn, block.channels, PRODUCTS_OF_PAIR * R, S), dtype=nl.float16, buffer=nl.sbuf)
     for raw_sbuf, (at, row, _, count) in zip(raws, row_pieces(geometry, block.c0, block.channels), strict=True):
         planes = [raw_sbuf[0:kn, 0:count, t * own + row : t * own + row + R, 0:S] for t in range(TAPS_OF_PLANES)]
-        sums = [sums_sbuf[0:kn, at : at + count, t * R : (t + 1) * R, 0:S] for t in range(PRODUCTS_OF_PAIR)]
+        sums = [sums_sbuf[:, at : at + count, t * R : (t + 1) * R] for t in range(PRODUCTS_OF_PAIR)]
         outer_sbuf = nl.ndarray((kn, count, R, S), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=outer_sbuf, data1=planes[0], data2=planes[2], op=nl.add, engine=nisa.engine.vector)
         nisa.tensor_tensor(dst=sums[1], data1=outer_sbuf, data2=planes[1], op=nl.add, engine=nisa.engine.vector)
@@ -76,13 +76,10 @@ class Frames(Preparing):
 
     def factors(self, banks, x, tiles, ends):
         """Factors of a K tile: one for each plane of taps, with separate sums."""
-        (x_sbuf,), (w_sbuf,), found = x.tiles, tiles, []
-        (count, planes, height, width), (_, taps, S, rows, kn) = x_sbuf.shape, w_sbuf.shape
-        each = taps // self.geometry.planes.taps
-        for plane in (plane for plane in ORDER_OF_SUMS if plane < len(banks)):
-            own_sbuf = w_sbuf[0:count, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn]
-            found.append(Factor(banks[plane], own_sbuf, x_sbuf[0:count, plane:planes, 0:height, 0:width]))
-        return found
+        (x_sbuf,), (w_sbuf,), each = x.tiles, tiles, tiles[0].shape[1] // self.geometry.planes.taps
+        own = [plane for plane in ORDER_OF_SUMS if plane < len(banks)]
+        taps = (w_sbuf[0 : x_sbuf.shape[0], plane * each : (plane + 1) * each] for plane in own)
+        return [Factor(banks[plane], some, x_sbuf[:, plane : x_sbuf.shape[1]]) for plane, some in zip(own, taps)]
 
 
 def add_frames(frames_sbuf, x_sbuf, ledger):
@@ -94,8 +91,8 @@ def add_frames(frames_sbuf, x_sbuf, ledger):
     ):
         nisa.tensor_tensor(
             dst=x_sbuf[0:p, product : x_sbuf.shape[1] : PRODUCTS_OF_PAIR, 0:hn, 0:wn],
-            data1=frames_sbuf[0:p, one : one + end : 2, 0:hn, 0:wn],
-            data2=frames_sbuf[0:p, other : other + end : 2, 0:hn, 0:wn],
+            data1=frames_sbuf[:, one : one + end : 2],
+            data2=frames_sbuf[:, other : other + end : 2],
             op=op,
             engine=pick_sum(ledger, end // 2 * hn * wn + hn * wn, True),
         )

@@ -194,7 +194,7 @@ class GroupFilters(nl.NKIObject):
         """A mask [(row tile, i), j] in SBUF, j < width: 1 if i // each is j."""
         ones_sbuf = constant((self.together * self.size, width), self.operands.w_dtype, 1.0)
         for first in range(0, self.together * self.size, self.size):
-            own_sbuf = ones_sbuf[first : first + self.size, 0:width]
+            own_sbuf = ones_sbuf[first : first + self.size]
             if each == 1:
                 keep_equal(own_sbuf, [[-1, width]], own_sbuf)
             else:
@@ -206,7 +206,7 @@ class GroupFilters(nl.NKIObject):
         parts, taps, inputs = spread_sbuf.shape
         taps_psum = nl.ndarray((inputs, taps, self.size), dtype=nl.float32, buffer=nl.psum)
         for tap in range(taps):
-            own_sbuf, ones_sbuf = spread_sbuf[0:parts, tap, 0:inputs], self.ones_sbuf[0:parts, 0 : self.size]
+            own_sbuf, ones_sbuf = spread_sbuf[:, tap], self.ones_sbuf[0:parts, 0 : self.size]
             nisa.nc_matmul(dst=taps_psum[:, tap], stationary=own_sbuf, moving=ones_sbuf, accumulate=False)
         return taps_psum
 
@@ -266,7 +266,7 @@ class GroupFilters(nl.NKIObject):
             # an instruction has few dims: one for each row tile, but only if row tiles leave gaps
             times, groups = 1, times * groups
         for index in range(times):
-            own_sbuf = spread_sbuf[0:parts, 0:taps, index * width : index * width + groups * each]
+            own_sbuf = spread_sbuf[:, :, index * width : index * width + groups * each]
             mask = mask_sbuf[0:parts, index * groups : (index + 1) * groups].expand_dim(1).broadcast(1, taps)
             nisa.tensor_tensor(
                 dst=own_sbuf.reshape((parts, taps, groups, each)),

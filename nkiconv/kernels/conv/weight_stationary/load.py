@@ -307,7 +307,7 @@ class StackedPrologue(nl.NKIObject):
                 count = (d + 1) * stack.B * stack.geometry.C
                 begin, end, _ = stack.spans(0)[d]
                 begin, end = max(begin, low) - low, min(end, high) - low
-                fill(mask_sbuf[0:count, 0 : high - low], 0.0)
+                fill(mask_sbuf[0:count], 0.0)
                 if begin < end:
                     fill(mask_sbuf[0:count, begin:end], 1.0)
             self.masks[low, high] = mask_sbuf
@@ -321,7 +321,7 @@ class StackedPrologue(nl.NKIObject):
             for d in reversed(range(stack.D)):
                 for begin, end, value in ((b + bn, stack.B, 0.0), (b, b + bn, 1.0), (0, b, 0.0)):
                     if begin < end:
-                        fill(mask_sbuf[0 : (d * stack.B + end) * C, 0:1], value)
+                        fill(mask_sbuf[0 : (d * stack.B + end) * C], value)
             self.masks["rows", b, bn] = mask_sbuf
         return self.masks["rows", b, bn]
 

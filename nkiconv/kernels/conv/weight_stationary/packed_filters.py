@@ -101,7 +101,7 @@ class PackedFilters(nl.NKIObject):
             return tile_sbuf
         for first in range(cn, parts, schedule.rows):
             if cn < schedule.rows:
-                gap_sbuf = tile_sbuf[0 : len(k_tiles) * K, first : first - cn + schedule.rows]
+                gap_sbuf = tile_sbuf[:, first : first - cn + schedule.rows]
                 nisa.memset(dst=gap_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         for index, first in itertools.product(range(len(k_tiles)), range(0, parts, schedule.rows)):
             pattern, offset = pattern_of(strides, (K, cn, R, S)), schedule.k_tiles[k_tiles[index]][0] * strides[1]
@@ -137,7 +137,7 @@ class PackedFilters(nl.NKIObject):
         by_tap = raw_sbuf.reshape((rows, channels // each, each, R * S))
         for first, count in cut_at(R * S, transposes_of_bank(rows, itemsize)):
             sources = [by_tap[:, :, :, tap].permute((0, 2, 1)) for tap in range(first, first + count)]
-            transpose_together(taps_sbuf[0:channels, first : first + count, 0:rows], sources, itemsize, self.ledger)
+            transpose_together(taps_sbuf[:, first : first + count], sources, itemsize, self.ledger)
         return taps_sbuf.reshape((channels, R, S, rows))
 
     def _place(self, made_sbuf, taps_sbuf, u):

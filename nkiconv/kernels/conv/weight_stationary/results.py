@@ -65,7 +65,7 @@ class Biases(nl.NKIObject):
         size = self.times * key[1]
         if key not in self.made:
             axis = 2 if self.schedule.stack is not None and self.schedule.stack.diagonal else 1
-            outputs = rows_sbuf[0:n, 0 : key[1]].expand_dim(axis).broadcast(axis, self.times)
+            outputs = rows_sbuf[:, 0 : key[1]].expand_dim(axis).broadcast(axis, self.times)
             biases_psum = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.psum)
             self.made[key] = nl.ndarray((size, n), dtype=nl.float32, buffer=nl.sbuf)
             nisa.nc_transpose(dst=biases_psum, data=outputs, engine=nisa.engine.tensor)

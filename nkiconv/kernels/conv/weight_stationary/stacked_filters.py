@@ -63,7 +63,7 @@ class TransposedFilters(nl.NKIObject):
             dmas = FIRST_DMAS if len(self.padded) == 0 and m_tile[1] > nl.tile_size.pmax // FIRST_DMAS else 1
             parts = m_tile[1] if schedule.filters == "apart" else schedule.U * m_tile[1]
             flat_sbuf = nl.ndarray((parts, schedule.z_elements), dtype=w_dtype, buffer=nl.sbuf)
-            z_sbuf = flat_sbuf[0:parts, 0 : C * height * taps].reshape((parts, C, height, taps))
+            z_sbuf = flat_sbuf[:, 0 : C * height * taps].reshape((parts, C, height, taps))
             if not schedule.fits_window:
                 clear_words(flat_sbuf, nisa.engine.vector)
             raw_sbuf = None
@@ -91,8 +91,8 @@ class TransposedFilters(nl.NKIObject):
         """Complete Z of an M tile."""
         rows, (raw_sbuf, z_sbuf) = self.geometry.rows, self.padded[m_tile]
         if raw_sbuf != None:
-            first, (parts, channels, _, _) = self.schedule.lead, z_sbuf.shape
-            place = z_sbuf[0:parts, 0:channels, first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation]
+            first = self.schedule.lead
+            place = z_sbuf[:, :, first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation]
             if self.geometry.flipped:
                 turn_into(place, raw_sbuf)
             else:
@@ -208,6 +208,6 @@ class ToeplitzFilters(nl.NKIObject):
             for t in range(planes):
                 for r in range(rows.taps):
                     row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, 0, t * rows.taps + r]
-                    nisa.tensor_copy(dst=z_sbuf[0:n, row, 0:S], src=own, engine=nisa.engine.vector)
+                    nisa.tensor_copy(dst=z_sbuf[:, row], src=own, engine=nisa.engine.vector)
             copy(found_hbm[begin : begin + n], z_sbuf.reshape((n, planes * self.plane)))
         return found_hbm
