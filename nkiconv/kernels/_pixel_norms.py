@@ -31,24 +31,22 @@ class NormOperands(nl.NKIObject):
 def read_norm(arguments, K):
     """Check (y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm) and return (a Norm, its NormOperands),
     or (None, None)."""
-    kind, weight, bias, eps, kept = arguments
-    refuse(pixel_norms.kind(kind), pixel_norms.eps(eps))
-    for name, numbers in (("y_norm_weight", weight), ("y_norm_bias", bias)):
-        check_bias(numbers, "K", K, name)
-        refuse(pixel_norms.belongs(name, numbers != None, kind))
+    *numbers, kept = arguments
+    operands, kind = read_numbers(numbers, "y_norm", "K", K), arguments[0]
     refuse(pixel_norms.belongs("return_before_norm", kept, kind))
-    if kind == None:
+    if operands is None:
         return None, None
-    return Norm(kind, weight != None, bias != None, kept), NormOperands(weight, bias, eps)
+    return Norm(kind, operands.weight != None, operands.bias != None, kept), operands
 
 
-def read_input_norm(arguments, C):
-    """Check (x_norm, x_norm_weight, x_norm_bias, x_norm_eps) and return NormOperands, or None."""
+def read_numbers(arguments, name, letter, count):
+    """Check (kind, weight, bias, eps) of a norm over `count` channels and return NormOperands, or None. name: of the
+    argument that says the kind, x_norm or y_norm."""
     kind, weight, bias, eps = arguments
-    refuse(pixel_norms.kind(kind, "x_norm"), pixel_norms.eps(eps, "x_norm"))
-    for name, numbers in zip(pixel_norms.X_CHANNELS, (weight, bias)):
-        check_bias(numbers, "C", C, name)
-        refuse(pixel_norms.belongs(name, numbers != None, kind))
+    refuse(pixel_norms.kind(kind, name), pixel_norms.eps(eps, name))
+    for own, numbers in ((f"{name}_weight", weight), (f"{name}_bias", bias)):
+        check_bias(numbers, letter, count, own)
+        refuse(pixel_norms.belongs(own, numbers != None, kind))
     return None if kind == None else NormOperands(weight, bias, eps)
 
 

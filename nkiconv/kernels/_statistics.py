@@ -12,7 +12,6 @@ Source of the formula: Chan, Golub, LeVeque, Updating formulae and a pairwise al
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from .._nki import nisa, nl
 from ..schedules.options import MOVING_MAX, TRIPLES, adds_bias_alone
@@ -26,46 +25,32 @@ from ._masks import constant
 COPIED_MAX = 1
 
 
-@dataclass
-class Statistics(nl.NKIObject):
-    """Triples [P, TRIPLES, 3] fp32 in SBUF, the number in use, and their number of values a partition."""
+class Statistics:
+    """Triples [P, most, 3] fp32 in SBUF, the number in use, and their number of values a partition. most: room for
+    triples, at least 4 if values are added."""
 
-    triples: Any
-    used: int
-    count: int
+    def __init__(self, partitions, most=TRIPLES):
+        self.triples, self.used, self.count = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf), 0, 0
 
+    def add(self, data):
+        """Add values [P, ...] in SBUF or PSUM, at most 512 a partition."""
+        if self.used + 2 > self.triples.shape[1]:
+            whole_sbuf = nl.ndarray(self.triples.shape, dtype=nl.float32, buffer=nl.sbuf)
+            self.finish_triple(whole_sbuf[:, 0])
+            self.triples, self.used = whole_sbuf, 1
+        nisa.bn_stats(dst=self.triples[:, self.used : self.used + 2], data=data)
+        self.used, self.count = self.used + 2, self.count + size_of(data.shape[1:])
 
-def new_statistics(partitions, most=TRIPLES):
-    """Statistics without values. most: room for triples, at least 4 if values are added."""
-    triples_sbuf = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf)
-    return Statistics(triples=triples_sbuf, used=0, count=0)
+    def finish(self, dst):
+        """Write (count, mean, variance) of all values to dst, [P, 3] fp32 in SBUF."""
+        nisa.memset(dst=dst[:, 0:1], value=float(self.count), engine=nisa.engine.gpsimd)
+        nisa.bn_aggr(dst=dst[:, 1:3], data=self.triples[0 : dst.shape[0], 0 : self.used])
 
-
-def add_values(statistics, data):
-    """Add values [P, ...] in SBUF or PSUM, at most 512 a partition."""
-    partitions, most, _ = statistics.triples.shape
-    if statistics.used + 2 > most:
-        whole_sbuf = nl.ndarray((partitions, most, 3), dtype=nl.float32, buffer=nl.sbuf)
-        finish_triple(statistics, whole_sbuf[:, 0])
-        statistics.triples, statistics.used = whole_sbuf, 1
-    first = statistics.used
-    nisa.bn_stats(dst=statistics.triples[:, first : first + 2, 0:3], data=data)
-    statistics.used = first + 2
-    statistics.count = statistics.count + size_of(data.shape[1:])
-
-
-def finish(statistics, dst):
-    """Write (count, mean, variance) of all values to dst, [P, 3] fp32 in SBUF."""
-    partitions = dst.shape[0]
-    nisa.memset(dst=dst[0:partitions, 0:1], value=float(statistics.count), engine=nisa.engine.gpsimd)
-    nisa.bn_aggr(dst=dst[0:partitions, 1:3], data=statistics.triples[0:partitions, 0 : statistics.used, 0:3])
-
-
-def finish_triple(statistics, dst):
-    """Write (count, mean, count * variance) of all values to dst, [P, 3] fp32 in SBUF: a triple to combine further."""
-    finish(statistics, dst)
-    of_squares = dst[0 : dst.shape[0], 2:3]
-    nisa.tensor_scalar(dst=of_squares, data=of_squares, op0=nl.multiply, operand0=float(statistics.count))
+    def finish_triple(self, dst):
+        """Write (count, mean, count * variance) of all values to dst, [P, 3] fp32 in SBUF: a triple to combine
+        further."""
+        self.finish(dst)
+        nisa.tensor_scalar(dst=dst[:, 2:3], data=dst[:, 2:3], op0=nl.multiply, operand0=float(self.count))
 
 
 def combine_each(dst, triples, count):
@@ -162,10 +147,10 @@ class OutputStatistics:
     def add_piece(self, one, rows, data):
         """Add values on partitions of `rows` rows of y, at most 512 a partition at once."""
         if rows not in one.parts:
-            one.parts[rows] = new_statistics(data.shape[0])
+            one.parts[rows] = Statistics(data.shape[0])
         _, planes, pn, qn = data.shape
         for at, count in cut_at(pn, pn if planes > 1 else max(1, nl.tile_size.bn_stats_fmax // qn)):
-            add_values(one.parts[rows], data[:, :, at : at + count])
+            one.parts[rows].add(data[:, :, at : at + count])
         book_vector(self.ledger, size_of(data.shape[1:]))
 
     def store_channels(self, image, m_tile, one):
@@ -174,13 +159,13 @@ class OutputStatistics:
         if list(one.parts) == [1]:
             self.store_one(image, m_tile, one.parts[1], one.bias)
             return
-        kn, slot, every = m_tile.kn, self.slot or m_tile.kn, new_statistics(m_tile.kn, sum(one.parts))
+        kn, slot, every = m_tile.kn, self.slot or m_tile.kn, Statistics(m_tile.kn, sum(one.parts))
         for rows, part in sorted(one.parts.items(), reverse=True):
             if rows == 1:
-                finish_triple(part, every.triples[0:kn, every.used, 0:3])
+                part.finish_triple(every.triples[:, every.used])
             else:
                 triple_sbuf = nl.ndarray((rows * slot, 3), dtype=nl.float32, buffer=nl.sbuf)
-                finish_triple(part, triple_sbuf)
+                part.finish_triple(triple_sbuf)
                 for row in range(rows):
                     src = triple_sbuf[row * slot : row * slot + kn]
                     self.move(every.triples[0:kn, every.used + row, 0:3], src)
@@ -208,7 +193,7 @@ class OutputStatistics:
         """Store the statistics of an M tile of an image."""
         kn = m_tile.kn
         stats_sbuf = nl.ndarray((kn, 3), dtype=nl.float32, buffer=nl.sbuf)
-        finish(statistics, stats_sbuf)
+        statistics.finish(stats_sbuf)
         if bias is not None:
             mean_sbuf = stats_sbuf[:, 1:2]
             nisa.tensor_tensor(dst=mean_sbuf, data1=mean_sbuf, data2=bias[0:kn, 0:1], op=nl.add)

@@ -5,7 +5,7 @@ from ...schedules.tiles import PARTS, cut, cut_at, div_ceil, lines_of, share, si
 from .._dma import load, store
 from .._engines import itemsize_of
 from .._masks import constant
-from .._statistics import add_values, combine_each, finish, new_statistics
+from .._statistics import Statistics, combine_each
 from ..conv.filter_feed import transpose_into
 
 #: Bytes a partition of a tile of x.
@@ -47,13 +47,13 @@ def rows_tile(x_hbm, stats_hbm, tile, part, row):
         combine_each(stats_sbuf, triples_sbuf, columns)
         store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
         return
-    found = [new_statistics(count) for _ in range(each)]
+    found = [Statistics(count) for _ in range(each)]
     for start, size in cut_at(columns, TILE_BYTES // itemsize_of(x_hbm.dtype)):
         x_sbuf = nl.ndarray((count, each, size), dtype=x_hbm.dtype, buffer=nl.sbuf)
         load(x_sbuf, x_hbm, [[each * row, count], [row, each], [1, size]], first * row + column + start)
         for index in range(each):
             for piece, n in cut(size, nl.tile_size.bn_stats_fmax):
-                add_values(found[index], x_sbuf[0:count, index, piece : piece + n])
+                found[index].add(x_sbuf[:, index, piece : piece + n])
     store_stats(stats_hbm, found, tile)
 
 
@@ -62,7 +62,7 @@ def store_stats(stats_hbm, found, tile):
     first, count, each = tile
     stats_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
     for index in range(each):
-        finish(found[index], stats_sbuf[:, index])
+        found[index].finish(stats_sbuf[:, index])
     store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
 
 
@@ -90,7 +90,7 @@ def stats_of_pixels(x_hbm, stats_hbm):
                 for c, size in tiles:
                     nothing(stats_hbm, (n * C + c0 + c, size, 1))
                 continue
-            found = [new_statistics(size) for _, size in tiles]
+            found = [Statistics(size) for _, size in tiles]
             # neighbouring pixels on a partition: one run of HBM if they have all channels
             side = max(1, min(most // cn, div_ceil(count, nl.tile_size.pmax)))
             for start, size in cut_at(count, side * nl.tile_size.pmax):
@@ -99,11 +99,10 @@ def stats_of_pixels(x_hbm, stats_hbm):
                         pixel = n * pixels + first + start + spot
                         x_sbuf = nl.ndarray((partitions, each, cn), dtype=x_hbm.dtype, buffer=nl.sbuf)
                         load(x_sbuf, x_hbm, [[each * C, partitions], [C, each], [1, cn]], pixel * C + c0)
-                        for index in range(len(tiles)):
-                            add_pixels(found[index], x_sbuf, tiles[index])
-            for index in range(len(tiles)):
-                c, size = tiles[index]
-                store_stats(stats_hbm, [found[index]], (n * C + c0 + c, size, 1))
+                        for one, part in zip(found, tiles):
+                            add_pixels(one, x_sbuf, part)
+            for one, (c, size) in zip(found, tiles):
+                store_stats(stats_hbm, [one], (n * C + c0 + c, size, 1))
 
 
 def add_pixels(statistics, x_sbuf, tile):
@@ -115,4 +114,4 @@ def add_pixels(statistics, x_sbuf, tile):
     for start, count in cut(each, together):
         x_psum = nl.ndarray((cn, count, whole_words(partitions, itemsize)), dtype=x_sbuf.dtype, buffer=nl.psum)
         transpose_into(x_psum, [x_sbuf[:, pixel, c : c + cn] for pixel in range(start, start + count)])
-        add_values(statistics, x_psum[:, :, 0:partitions])
+        statistics.add(x_psum[:, :, 0:partitions])

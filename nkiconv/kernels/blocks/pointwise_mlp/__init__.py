@@ -8,7 +8,7 @@ from ....schedules.tiles import size_of
 from ..._arguments import check_bias, check_given, check_residual, refuse
 from ..._engines import itemsize_of
 from ..._epilogue import read_epilogue
-from ..._pixel_norms import read_input_norm
+from ..._pixel_norms import read_numbers
 from .kernel import Operands, run_mlp
 
 
@@ -53,7 +53,7 @@ def pointwise_mlp_fused(
     check_bias(bias1, "M", M, "bias1")
     check_bias(bias2, "K", K, "bias2")
     refuse(rules.activation(activation))
-    norm = read_input_norm((x_norm, x_norm_weight, x_norm_bias, x_norm_eps), C)
+    norm = read_numbers((x_norm, x_norm_weight, x_norm_bias, x_norm_eps), "x_norm", "C", C)
     y_shape = (N, K, *x_ref.shape[2:])
     check_residual(residual, y_shape)
     itemsize, added = (0 if one == None else itemsize_of(one.dtype) for one in (x_ref, residual))
