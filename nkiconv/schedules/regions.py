@@ -29,9 +29,13 @@ def pattern_of(strides: Sequence[int], counts: Sequence[int]) -> Pattern:
     return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
 
 
-def region_at(strides: Sequence[int], place: Sequence[int], first: Sequence[int], counts: Sequence[int]) -> Region:
-    """The region of `counts` neighbours along four axes, at `place` in a tile, `first` in a tensor of these strides."""
-    return place, pattern_of(strides, counts), offset_at(strides, first)
+def region_at(
+    strides: Sequence[int], place: Sequence[int], first: Sequence[int], counts: Sequence[int], apart: int = 1
+) -> Region:
+    """The region of `counts` neighbours along four axes, of every `apart`-th row, at `place` in a tile, `first` in a
+    tensor of these strides."""
+    steps = (strides[0], strides[1], apart * strides[2], strides[3])
+    return place, pattern_of(steps, counts), offset_at(strides, first)
 
 
 def regions_of_x(

@@ -8,7 +8,7 @@ from ... import rules
 from ..._nki import nl
 from ...schedules.frames import Frames
 from ...schedules.geometry import Axis, Geometry, images_axis, repeated, sees_itself, thinned
-from ...schedules.tiles import dense_strides, picked, require, result_strides, share
+from ...schedules.tiles import dense_strides, picked, require, result_strides, share, size_of
 from .._arguments import FP8, NAMES, check_tensors, refuse
 from .._dma import copy
 
@@ -227,10 +227,7 @@ def final_shape_of(geometry, img_ref, depth, wanted):
         require(not wanted or window > 1, "return_final_frames=True: a window of one plane needs none; leave it out")
         count = min(window - 1, planes) if wanted else 0
     refuse(rules.frame_count(count, planes))
-    found = ()
-    for index in range(len(img_ref.shape) if count > 0 else 0):
-        found = found + (count if index == depth else img_ref.shape[index],)
-    return found
+    return (*img_ref.shape[:depth], count, *img_ref.shape[depth + 1 :]) if count > 0 else ()
 
 
 def store_final_frames(x_hbm, frames_hbm, final_hbm, depth):
@@ -246,9 +243,7 @@ def store_final_frames(x_hbm, frames_hbm, final_hbm, depth):
 def copy_planes(final_hbm, to, source_hbm, first, count, depth):
     """Copy this core's share of `count` planes, from plane `first` of a tensor to plane `to` of another: a share of
     their runs, or of the run if there is only one."""
-    plane, outer = dense_strides(source_hbm.shape)[depth], 1
-    for index in range(depth):
-        outer = outer * source_hbm.shape[index]
+    plane, outer = dense_strides(source_hbm.shape)[depth], size_of(source_hbm.shape[:depth])
     from_apart, to_apart = source_hbm.shape[depth] * plane, final_hbm.shape[depth] * plane
     cores, core = nl.num_programs(), nl.program_id(0)
     runs, inside = share(outer, cores, core), (0, count * plane)

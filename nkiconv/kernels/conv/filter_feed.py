@@ -11,10 +11,7 @@ from .._engines import copy_balanced
 
 def tiles_in_turn(count, shape, dtype):
     """A circular buffer of `count` tiles of a shape in SBUF: it caps how far loads run ahead."""
-    found = []
-    for _ in range(count):
-        found.append(nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf))
-    return found
+    return [nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf) for _ in range(count)]
 
 
 @dataclass

@@ -99,12 +99,5 @@ def block_pieces(outputs, parts, height, j0, jn):
     span = parts * height
     whole = max(0, min(jn, outputs // span - j0))
     rest = max(0, outputs - (j0 + whole) * span) if whole < jn else 0
-    found = []
-    for piece in (
-        (0, whole, 0, parts, height),
-        (whole, 1, 0, rest // height, height),
-        (whole, 1, rest // height, 1, rest % height),
-    ):
-        if piece[1] > 0 and piece[3] > 0 and piece[4] > 0:
-            found.append(piece)
-    return found
+    part = (whole, 1, 0, rest // height, height), (whole, 1, rest // height, 1, rest % height)
+    return [one for one in ((0, whole, 0, parts, height), *part) if one[1] > 0 and one[3] > 0 and one[4] > 0]

@@ -43,14 +43,8 @@ def places_of_elements(found, first):
 def taps_by_cover(axis, first, count):
     """(tap, its `valid_range`) of taps with any of outputs first .. first+count-1; taps with all of them come first, so
     that the others add to existing sums."""
-    whole, partial = [], []
-    for tap in range(axis.taps):
-        found = valid_range(axis, tap, first, count)
-        if found[2] == count:
-            whole.append((tap, found))
-        elif found[2] > 0:
-            partial.append((tap, found))
-    return whole + partial
+    every = [(tap, valid_range(axis, tap, first, count)) for tap in range(axis.taps)]
+    return sorted((one for one in every if one[1][2] > 0), key=lambda one: one[1][2] < count)
 
 
 def multiply(dst, stationary, moving, adds, side=(0, 1), below=(0, 1)):

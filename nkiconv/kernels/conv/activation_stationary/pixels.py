@@ -45,9 +45,8 @@ class Bank(nl.NKIObject):
 
     def of(self, tile_sbuf):
         """The bank's part of its block's tile [pixels, side, K]; None for None."""
-        if tile_sbuf is None:
-            return None
-        return tile_sbuf[0 : tile_sbuf.shape[0], self.t0 : self.t0 + self.tn, self.k0 : self.k0 + self.kn]
+        t, k = slice(self.t0, self.t0 + self.tn), slice(self.k0, self.k0 + self.kn)
+        return None if tile_sbuf is None else tile_sbuf[:, t, k]
 
 
 class PixelCore(Core):

@@ -16,7 +16,7 @@ from ....schedules.implicit_gemm_channels import ALONE, KTile, stores_channels
 from ....schedules.implicit_gemm_outputs import XPlace, x_place
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
-from ....schedules.regions import offset_at, pattern_of
+from ....schedules.regions import offset_at, region_at
 from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced
@@ -154,22 +154,20 @@ def load_residual(operands, geometry, m_tile, out_tile, ledger):
 def regions_of_bank(strides, m_tile, out_tile, bank):
     """Regions of a result with these strides for a bank of an M tile's output tile: one for each row of outputs that
     the M tile makes at once."""
-    found, by = [], (strides[0], strides[1], m_tile.rows * strides[2], strides[3])
+    found = []
     for u in range(m_tile.rows):
         count = min(bank.pn, div_ceil(max(0, out_tile.pn - u), m_tile.rows) - bank.p)
         if count > 0:
             first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p * m_tile.rows + u, out_tile.q0 + bank.q)
-            pattern = pattern_of(by, (m_tile.kn, bank.zn, count, bank.qn))
-            found.append(((u * m_tile.kn, bank.z, bank.p, bank.q), pattern, offset_at(strides, first)))
+            place, counts = (u * m_tile.kn, bank.z, bank.p, bank.q), (m_tile.kn, bank.zn, count, bank.qn)
+            found.append(region_at(strides, place, first, counts, m_tile.rows))
     return found
 
 
 def window(tile_sbuf, bank):
     """A bank's window of an output tile's tile [kn, images, rows, columns]; None of None."""
-    if tile_sbuf is None:
-        return None
     n, p, q = bank.z, bank.p, bank.q
-    return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
+    return None if tile_sbuf is None else tile_sbuf[:, n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
 def whole_bank(m_tile, out_tile):

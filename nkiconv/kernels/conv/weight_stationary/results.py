@@ -16,7 +16,6 @@ from ..regions import (
     load_region,
     load_regions,
     offset_at,
-    pattern_of,
     region_at,
     residual_of,
     store_regions,
@@ -176,10 +175,9 @@ class Results(nl.NKIObject):
         for row in range(together):
             count = min(rows.bn, div_ceil(rows.axis.out - row, together) - rows.b0)
             if count > 0:
-                pattern = pattern_of(strides, (row_tile.kn, planes.qn, count, columns.qn))
-                pattern[2][0] = together * strides[2]
                 there = (row_tile.k0, planes_of(planes)[0], rows.b0 * together + row, 0)
-                found.append(((row * slot, 0, 0, 0), pattern, offset_at(strides, there)))
+                counts = (row_tile.kn, planes.qn, count, columns.qn)
+                found.append(region_at(strides, (row * slot, 0, 0, 0), there, counts, together))
         return found
 
 

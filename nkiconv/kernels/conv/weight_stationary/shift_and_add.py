@@ -145,18 +145,13 @@ def outputs_of_tile(sums, tile):
     """All OutputsMet of a part of a row; if x is dilated, one for each residue of outputs by its step, as far as each
     has a tap."""
     every, found = taps_by_cover(sums, tile[0], tile[1]), []
-    step = every[0][1][1]
-    for tap in every:
-        step = 1 if tap[1][1] != step else step
+    steps = {met[1] for _, met in every}
+    step = steps.pop() if len(steps) == 1 else 1
     for first in range(min(step, tile[1])):
-        count, whole, partial = div_ceil(tile[1] - first, step), [], []
-        for tap in every:
-            if (tap[1][0] - tile[0]) % step == first:
-                if tap[1][1] * tap[1][2] == step * count:
-                    whole.append(tap)
-                else:
-                    partial.append(tap)
-        order = whole[1:] + partial + whole[0:1]
+        count = div_ceil(tile[1] - first, step)
+        own = [tap for tap in every if (tap[1][0] - tile[0]) % step == first]
+        whole = [tap for tap in own if tap[1][1] * tap[1][2] == step * count]
+        order = whole[1:] + [tap for tap in own if tap not in whole] + whole[:1]
         if len(order) == 0:
             return [OutputsMet(first=0, step=1, count=tile[1], taps=every)]
         found.append(OutputsMet(first=first, step=step, count=count, taps=order))
