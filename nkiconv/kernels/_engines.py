@@ -66,12 +66,14 @@ def pick(ledger, elements, fast):
     fast: whether all operands have 16 bits.
     """
     vector_work = START_WORK + elements * (VECTOR_WORK_16BIT if fast else VECTOR_WORK)
-    scalar_work = START_WORK + elements * SCALAR_WORK
-    if ledger.vector + vector_work <= ledger.scalar + scalar_work:
-        ledger.vector = ledger.vector + vector_work
-        return nisa.engine.vector
-    ledger.scalar = ledger.scalar + scalar_work
-    return nisa.engine.scalar
+    return book_least(ledger, vector=vector_work, scalar=START_WORK + elements * SCALAR_WORK)
+
+
+def book_least(ledger, **works):
+    """The first of the engines with this work that would finish it first; books it there."""
+    name = min(works, key=lambda one: getattr(ledger, one) + works[one])
+    setattr(ledger, name, getattr(ledger, name) + works[name])
+    return getattr(nisa.engine, name)
 
 
 def copy_balanced(dst, src, ledger):
@@ -82,24 +84,16 @@ def copy_balanced(dst, src, ledger):
 
 def pick_sum(ledger, elements, fast, in_psum=False):
     """As `pick`, between Vector and GpSimd for a sum of two tensors; GpSimd cannot read PSUM."""
-    vector_work = START_WORK + elements * (VECTOR_WORK_16BIT if fast else VECTOR_WORK)
-    gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK
-    if not in_psum and ledger.gpsimd + gpsimd_work < ledger.vector + vector_work:
-        ledger.gpsimd = ledger.gpsimd + gpsimd_work
-        return nisa.engine.gpsimd
-    ledger.vector = ledger.vector + vector_work
-    return nisa.engine.vector
+    works = {"vector": START_WORK + elements * (VECTOR_WORK_16BIT if fast else VECTOR_WORK)}
+    if not in_psum:
+        works["gpsimd"] = GPSIMD_START_WORK + elements * GPSIMD_WORK
+    return book_least(ledger, **works)
 
 
 def pick_memset(ledger, elements):
     """As `pick`, between Vector and GpSimd for a memset."""
-    vector_work = ledger.vector + START_WORK + elements * VECTOR_WORK_MEMSET
-    gpsimd_work = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
-    if vector_work <= gpsimd_work:
-        ledger.vector = vector_work
-        return nisa.engine.vector
-    ledger.gpsimd = gpsimd_work
-    return nisa.engine.gpsimd
+    gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK
+    return book_least(ledger, vector=START_WORK + elements * VECTOR_WORK_MEMSET, gpsimd=gpsimd_work)
 
 
 def copy_by_vector(dst, src, ledger):

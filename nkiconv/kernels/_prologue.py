@@ -84,10 +84,10 @@ class PrologueOperands(nl.NKIObject):
         parts = [(one, max(d0, one * each), min(d0 + dn, (one + 1) * each)) for one in range(first, last + 1)]
         for image, low, high in parts if self.asked.by_image else [(first, d0, d0 + dn)]:
             numbers = [self.numbers(name, row, c0, cn // copies, image, copies) for name in ("scale", "shift")]
-            for part in engine_parts(row, cn):
-                into, out_of = (part_of(one, row, part, (low - d0, high - d0)) for one in (dst, src))
-                scale, shift = (numbers_of(one, part) for one in numbers)
-                self.issue(into, out_of, scale, shift, ledger)
+            for at, count in engine_parts(row, cn):
+                own = slice(at - row, at - row + count), slice(low - d0, high - d0)
+                scale, shift = (None if one is None else one[at : at + count] for one in numbers)
+                self.issue(dst[own], src[own], scale, shift, ledger)
 
     def issue(self, dst, src, scale, shift, ledger):
         """Issue the instruction; scale, shift: [c, 1], or None. Scalar runs it: it waits for a load and delays Scalar's
@@ -150,19 +150,6 @@ def places_of_pixels(dst, src, first, upsample):
             out_of = src[0:cn, 0:dn, top : top + counts[0], left : left + counts[1]]
             found.append((dst[:, :, h:hn:upsample, w:wn:upsample], out_of))
     return found
-
-
-def part_of(view, row, part, planes):
-    """Partitions (first, count) and planes (first, end) of a view [c, planes, rows, columns] that begins at partition
-    `row`."""
-    first, count = part
-    c = first - row
-    return view[c : c + count, planes[0] : planes[1], 0 : view.shape[2], 0 : view.shape[3]]
-
-
-def numbers_of(numbers_sbuf, part):
-    """Values [c, 1] of partitions (first, count); None for None."""
-    return None if numbers_sbuf is None else numbers_sbuf[part[0] : part[0] + part[1], 0:1]
 
 
 def load_x(
