@@ -102,6 +102,11 @@ def copy_by_vector(dst, src, ledger):
     nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
 
 
+def scaled(dst, data, factor, op, other):
+    """dst = (data * factor) op other, by Vector; factor: a number, or [P, 1] fp32."""
+    nisa.scalar_tensor_tensor(dst=dst, data=data, op0=nl.multiply, operand0=factor, op1=op, operand1=other)
+
+
 def copy_work(dtype):
     """Work of an element that Vector copies inside SBUF."""
     return VECTOR_WORK_COPY_16BIT if is_16bit(dtype) else VECTOR_WORK_16BIT

@@ -11,7 +11,7 @@ from .._nki import nisa, nl
 from ..schedules.options import Norm, adds_last
 from ..schedules.tiles import cut, size_of
 from ._arguments import check_bias, refuse
-from ._engines import START_WORK, VECTOR_WORK, book_vector, copy_balanced
+from ._engines import START_WORK, VECTOR_WORK, book_vector, copy_balanced, scaled
 from ._epilogue import evacuate, load_bias_rows, scratch_of
 
 #: Elements that a bn_stats writes.
@@ -168,9 +168,7 @@ def total_of(sums, square_part):
         own = total_sbuf if index == 0 else one
         if squared:
             own = total_sbuf if index == 0 else nl.ndarray(one.shape, dtype=nl.float32, buffer=nl.sbuf)
-            nisa.scalar_tensor_tensor(
-                dst=own, data=one, op0=nl.multiply, operand0=square_part, op1=nl.multiply, operand1=one
-            )
+            scaled(own, one, square_part, nl.multiply, one)
         elif index == 0:
             nisa.tensor_copy(dst=own, src=one, engine=nisa.engine.vector)
         if index > 0:
@@ -193,8 +191,6 @@ def scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, epilogue, ledger):
     if weight == None:
         nisa.tensor_tensor(dst=scaled_sbuf, data1=sums, data2=rstd, op=nl.multiply, engine=nisa.engine.vector)
     else:
-        nisa.scalar_tensor_tensor(
-            dst=scaled_sbuf, data=sums, op0=nl.multiply, operand0=weight, op1=nl.multiply, operand1=rstd
-        )
+        scaled(scaled_sbuf, sums, weight, nl.multiply, rstd)
     book_vector(ledger, size_of(y_sbuf.shape[1:]))
     evacuate_after(y_sbuf, scaled_sbuf, bias, residual, epilogue, ledger)

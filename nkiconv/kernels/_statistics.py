@@ -17,7 +17,7 @@ from .._nki import nisa, nl
 from ..schedules.options import MOVING_MAX, TRIPLES, adds_bias_alone
 from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
-from ._engines import book_vector
+from ._engines import book_vector, scaled
 from ._epilogue import evacuate, round_out, unrounded
 from ._masks import constant
 
@@ -73,7 +73,7 @@ def combine_each(dst, triples, count):
         (square_sbuf, apart_sbuf, share * (1 - share), nl.multiply, apart_sbuf),
         (dst[0:P, 0:n, 2], even[2], 1 / count, nl.add, square_sbuf),
     ):
-        nisa.scalar_tensor_tensor(dst=into, data=data, op0=nl.multiply, operand0=factor, op1=op, operand1=other)
+        scaled(into, data, factor, op, other)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from ..._nki import nisa, nl
 from ...norms import SHARED_MAX
 from ...schedules.tiles import cut_at, div_ceil, share, size_of
 from .._dma import load, store
+from .._engines import scaled
 from .._pixel_norms import rstd_of
 from ..conv.filter_feed import transpose_into
 
@@ -71,9 +72,7 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
         nisa.tensor_copy(dst=scale_sbuf, src=inverse)
     else:
         nisa.tensor_tensor(dst=scale_sbuf, data1=weight_sbuf, data2=inverse, op=nl.multiply)
-    nisa.scalar_tensor_tensor(
-        dst=shift_sbuf, data=mean, op0=nl.multiply, operand0=-1.0, op1=nl.multiply, operand1=scale_sbuf
-    )
+    scaled(shift_sbuf, mean, -1.0, nl.multiply, scale_sbuf)
     if bias_sbuf != None:
         nisa.tensor_tensor(dst=shift_sbuf, data1=shift_sbuf, data2=bias_sbuf, op=nl.add)
     if each > 1:

@@ -23,6 +23,7 @@ from ...._nki import nisa, nl
 from ....schedules.b2b import ON_VECTOR, SPANS
 from ....schedules.tiles import BANK_COLUMNS, cut_at, share
 from ..._dma import load, store
+from ..._engines import scaled
 from ..._masks import make_diagonals
 from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ...conv.sums import multiply
@@ -143,9 +144,7 @@ def sums_of(geometry, one, place, source, part):
     data, filters = source[0:rows, q0 + last : q0 + last + qn], one.w[0:rows, first + last : first + count]
     sums = nl.ndarray((rows, qn), dtype=nl.float32, buffer=nl.sbuf)
     if ON_VECTOR[place]:
-        nisa.scalar_tensor_tensor(
-            dst=sums, data=data, op0=nl.multiply, operand0=filters, op1=nl.add, operand1=sums_psum
-        )
+        scaled(sums, data, filters, nl.add, sums_psum)
     else:
         tap = nl.ndarray((rows, qn), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_copy(dst=sums, src=sums_psum, engine=nisa.engine.scalar)

@@ -13,7 +13,7 @@ from ...._nki import nisa, nl
 from ....schedules.implicit_gemm_schedule import PAIRS_MAX, PRODUCTS_OF_FP32, STAGE_BYTES, STAGE_PART_BYTES
 from ....schedules.options import adds_last
 from ....schedules.tiles import size_of
-from ..._engines import pick, pick_sum
+from ..._engines import pick, pick_sum, scaled
 from ..._epilogue import evacuate
 from .rows import Factor, Preparing, load_rows
 
@@ -124,9 +124,7 @@ def read_sums_out(y_sbuf, banks, bias_sbuf, residual_sbuf, epilogue, ledger):
     main_psum, rest_psum = banks
     rest_sbuf = nl.ndarray(main_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
     if residual_sbuf is not None and not adds_last(epilogue):
-        nisa.scalar_tensor_tensor(
-            dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, op1=nl.add, operand1=residual_sbuf
-        )
+        scaled(rest_sbuf, rest_psum, DOWN, nl.add, residual_sbuf)
     else:
         engine = pick(ledger, size_of(main_psum.shape[1:]), False)
         nisa.tensor_scalar(dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, engine=engine)

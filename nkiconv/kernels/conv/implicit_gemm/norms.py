@@ -8,7 +8,7 @@ other sums. All in fp32.
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import size_of
-from ..._engines import book_vector
+from ..._engines import book_vector, scaled
 from ..._epilogue import evacuate, load_bias
 from ..._masks import constant
 from ..._pixel_norms import before_norm, keep, rstd_of, scale_pixels, total_of
@@ -80,14 +80,7 @@ class Norms:
             return
         for results in every:
             sums = window(results.y_sbuf, bank)
-            nisa.scalar_tensor_tensor(
-                dst=sums,
-                data=means_psum[0 : sums.shape[0]],
-                op0=nl.multiply,
-                operand0=-1.0 / self.geometry.K,
-                op1=nl.add,
-                operand1=sums,
-            )
+            scaled(sums, means_psum[0 : sums.shape[0]], -1.0 / self.geometry.K, nl.add, sums)
         self.wait(every, bank, False)
 
     def normalize(self, every, bank, means_psum):
@@ -95,7 +88,7 @@ class Norms:
         rstd_sbuf = rstd_of(means_psum, self.operands.norm.eps)
         for results in every:
             sums = window(results.y_sbuf, bank)
-            residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
+            residual = window(results.residual_sbuf, bank)
             y_sbuf = nl.ndarray(sums.shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
             (weight, bias), rstd = self.of(results.m_tile), rstd_sbuf[0 : sums.shape[0]]
             scale_pixels(y_sbuf, sums, rstd, weight, bias, residual, self.options.epilogue, self.ledger)

@@ -8,7 +8,7 @@ from ...._nki import nisa, nl
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
 from ....schedules.tiles import div_ceil
-from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
+from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum, scaled
 from ..._epilogue import evacuate
 from ..regions import load_filters
 from .rows import Factor, Preparing, clear, clear_beside, load_copies
@@ -110,17 +110,10 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
     for plane in range(min(2, planes)):
         count = div_ceil(planes - plane, 2)
         rest_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.scalar_tensor_tensor(
-            dst=rest_sbuf,
-            data=sums[2][0:kn, 0:count, 0:pn, 0:qn],
-            op0=nl.multiply,
-            operand0=0.5 - plane,
-            op1=nl.add,
-            operand1=half_sbuf[0:kn, 0:count, 0:pn, 0:qn],
-        )
-        residual = None if residual_sbuf is None else residual_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn]
+        scaled(rest_sbuf, sums[2][:, 0:count], 0.5 - plane, nl.add, half_sbuf[:, 0:count])
+        residual = None if residual_sbuf is None else residual_sbuf[:, plane:planes:2]
         if residual is not None and not adds_last(epilogue):
             nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=gpsimd)
-        y, own_psum = y_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn], sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]
+        y, own_psum = y_sbuf[:, plane:planes:2], sums[3 * plane][:, 0:count]
         evacuate(y, own_psum, None, residual, epilogue, vector, rest=rest_sbuf, adder=gpsimd)
         ledger.vector += 2 * (VECTOR_START_WORK_PSUM + elements * VECTOR_WORK)
