@@ -6,6 +6,7 @@ the bias's gradient: Vector sums gy of each unit after its load, and a matmul wi
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, product
 
 from ..._nki import nisa, nl
@@ -20,7 +21,7 @@ from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
 from .loads import Piece, as_stored, clear_sides, clear_x, clear_y, is_channels_last, load_x, load_y, with_last
-from .loop import new_blocks
+from .loop import Feed, new_blocks
 from .sums import own_part, run_parts, start_ones, with_other_half
 
 
@@ -74,16 +75,12 @@ def steps_of(work, passes):
 def run_steps(work, constants, steps):
     """Run steps, loaded as far ahead as there are buffers; a pass is stored after the products of the next step."""
     settings, sums, biases, units, waiting = work.plan.settings, [], None, 0, None
-    buffers = start_units(work, min(settings.buffers, len(steps)))
-    ahead = len(buffers) - 1
-    for index in range(ahead):
-        load_step(work, steps, index, buffers)
+    feed = Feed(steps, start_units(work, min(settings.buffers, len(steps))), partial(load_step, work))
     for index, step in enumerate(steps):
-        there = buffers[index % len(buffers)]
-        if index + ahead < len(steps):
-            load_step(work, steps, index + ahead, buffers)
+        there = feed.of(index)
+        feed.until(index + len(feed.buffers))
         if not step.last and steps[index + 1].follows:
-            copy_shared(work, steps[index + 1], there, buffers[(index + 1) % len(buffers)])
+            copy_shared(work, steps[index + 1], there, feed.of(index + 1))
         if step.first:
             sums, biases, units = start_taps(work, step), start_biases(work), units_of(step.tile)
         run_products(work, constants, step, there, sums)
@@ -120,11 +117,11 @@ def piece_of(plan, part, group):
     return Piece(rows=rows, columns=columns, k=k, c=c, r=r, s=s, h=plan.h, w=plan.w, part=first)
 
 
-def load_step(work, steps, index, buffers):
+def load_step(work, feed, index):
     """Load a step's x and gy, except rows of x that it shares with the step before. Loads into other new buffers follow
     the first buffer's, which wait for zeros."""
     geometry, settings, taps = work.geometry, work.plan.settings, range(work.geometry.planes.taps)
-    step, into, holds = steps[index], buffers[index % len(buffers)], 0 < index < len(buffers)
+    step, into, holds = feed.tiles[index], feed.of(index), 0 < index < len(feed.buffers)
     whole = piece_of(work.plan, 0, step.parts[0])
     # a buffer keeps the zeros around planes while its strip is the same
     beside = settings.strips == 0 or into.strip != step.strip

@@ -2,6 +2,7 @@
 accumulator, and accumulators are evacuated at the end."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import extent_of, taps_seen, units_of
@@ -28,13 +29,22 @@ class Blocks(nl.NKIObject):
     strip: int = -1
 
 
-@dataclass
-class Feed(nl.NKIObject):
-    """Tiles in the order of their use, a circular buffer for them, and the number of tiles whose loads have started."""
+class Feed:
+    """Tiles in the order of their use, and a circular buffer for them; load(feed, index) starts the loads of a tile;
+    loaded: the number of tiles whose loads have started."""
 
-    tiles: tuple
-    buffers: list
-    loaded: int = 0
+    def __init__(self, tiles, buffers, load):
+        self.tiles, self.buffers, self.load, self.loaded = tiles, buffers, load, 0
+
+    def of(self, index):
+        """The buffer of a tile."""
+        return self.buffers[index % len(self.buffers)]
+
+    def until(self, end):
+        """Start the loads of tiles up to number `end`, exclusive."""
+        while self.loaded < min(end, len(self.tiles)):
+            self.load(self, self.loaded)
+            self.loaded += 1
 
 
 def run_weight(work):
@@ -51,12 +61,12 @@ def run_weight(work):
 def run_passes(work, passes, buffers):
     """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
     order, work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
-    feed, settings = Feed(order.tiles, buffers), work.plan.settings
+    feed, settings = Feed(order.tiles, buffers, partial(load_blocks, work)), work.plan.settings
     sums, held, joint = [], filled(PSUM_BANKS, None), None
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None
     for at, some in enumerate(order.products):
         if ahead == None:
-            load_until(work, feed, some.stays + len(feed.buffers))
+            feed.until(some.stays + len(feed.buffers))
         if some.starts:
             sums = [start_sums(work, accumulator) for accumulator in some.accumulators]
             joint = None if work.half < 0 else start_joint(some.accumulators)
@@ -100,7 +110,7 @@ def transpose_ahead(work, ahead, feed, products, at, q):
         some = products[ahead.done]
         if some.index >= products[at].oldest + len(feed.buffers):
             return
-        transpose_for(work, ahead, feed, blocks_of(feed, some.index), some)
+        transpose_for(work, ahead, feed, some)
         left += columns_in(work, some, 0)
         ahead.done += 1
 
@@ -110,13 +120,6 @@ def columns_in(work, some, q):
     acc = some.accumulators[some.banks[0]]
     each = max(nl.tile_size.pmax, acc.c[1] * acc.r[1] * columns_of(work, acc, acc.beside))
     return div_ceil(work.plan.settings.columns - q, acc.beside) * some.banks[1] * each
-
-
-def load_until(work, feed, end):
-    """Start the loads of a Feed's tiles up to number `end`, exclusive."""
-    while feed.loaded < min(end, len(feed.tiles)):
-        load_blocks(work, feed, feed.loaded)
-        feed.loaded += 1
 
 
 def start_sums(work, acc):
@@ -148,14 +151,9 @@ def new_blocks(work, x_sizes, y_sizes, planes):
     return Blocks(x=x, y=tile_of(y_last, (units, *y_sizes), operands.w_dtype))
 
 
-def blocks_of(feed, index):
-    """The Blocks of a Feed's tile."""
-    return feed.buffers[index % len(feed.buffers)]
-
-
 def load_blocks(work, feed, index):
     """Load a Feed's tile into its buffers."""
-    one, tile, blocks = feed.tiles[index].one, feed.tiles[index].tile, blocks_of(feed, index)
+    one, tile, blocks = feed.tiles[index].one, feed.tiles[index].tile, feed.of(index)
     plan, geometry, settings, size = work.plan, work.geometry, work.plan.settings, (one.r, one.s, one.h, one.w)
     each = nl.tile_size.pmax // settings.side
     pieces = [
@@ -193,7 +191,7 @@ def add_products(work, acc, acc_psum, feed, some, q, adds):
     """Add products of a row and a column of all blocks, and of the columns packed with it, to an accumulator's sums:
     the first of all taps, later ones of the taps that see x in any block."""
     settings, (rows, columns), operands = work.plan.settings, (work.geometry.rows, work.geometry.columns), work.operands
-    tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, blocks_of(feed, some.index)
+    tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, feed.of(some.index)
     count, apart = min(acc.beside, div_ceil(settings.columns - q, work.plan.apart)), work.plan.apart
     first = acc.part * (nl.tile_size.pmax // settings.side)
     units, k, p = slice(first, first + units_of(tile.tile)), acc.k[0] - one.k[0], some.member * settings.rows + some.row

@@ -52,9 +52,9 @@ def start_transposes(work, buffers):
     return Ahead(raws, slabs, banks, filled(buffers, (-1, [])), zeros_sbuf)
 
 
-def transpose_for(work, ahead, feed, blocks, some):
+def transpose_for(work, ahead, feed, some):
     """Transpose the pieces of a Feed's tile that Products need, unless they are transposed already."""
-    one, tile = feed.tiles[some.index].one, feed.tiles[some.index].tile
+    one, tile, blocks = feed.tiles[some.index].one, feed.tiles[some.index].tile, feed.of(some.index)
     slot, rows = some.index % len(feed.buffers), work.geometry.rows
     if ahead.there[slot][0] != some.index:
         ahead.there[slot] = (some.index, [])
