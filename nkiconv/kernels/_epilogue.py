@@ -15,7 +15,7 @@ from ..schedules.options import Epilogue, adds_last, either_reads
 from ..schedules.tiles import require, size_of
 from ._arguments import refuse
 from ._dma import copy, load
-from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, copy_balanced, pick
+from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, pick
 
 #: Functions of nki.isa.activation.
 FUNCTIONS = {
@@ -116,19 +116,6 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
             in_sbuf = nisa.engine.unknown if adder == None or sums is acc else adder
             nisa.tensor_tensor(dst=into, data1=sums, data2=step, op=op, engine=in_sbuf)
         sums, fused = into, None
-
-
-def unrounded(y_sbuf):
-    """The fp32 tile for sums whose statistics are taken before they are rounded to y: y_sbuf itself if it is fp32."""
-    if y_sbuf.dtype == nl.float32:
-        return y_sbuf
-    return nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-
-
-def round_out(y_sbuf, sums_sbuf, ledger):
-    """Round sums in the tile of `unrounded` to y_sbuf."""
-    if sums_sbuf.dtype != y_sbuf.dtype:
-        copy_balanced(y_sbuf, sums_sbuf, ledger)
 
 
 def multiply_out(dst, acc, bias, factor):

@@ -17,8 +17,8 @@ from .._nki import nisa, nl
 from ..schedules.options import MOVING_MAX, TRIPLES, adds_bias_alone
 from ..schedules.tiles import cut_at, size_of
 from ._dma import copy, store
-from ._engines import book_vector, scaled
-from ._epilogue import evacuate, round_out, unrounded
+from ._engines import book_vector, copy_balanced, scaled
+from ._epilogue import evacuate
 from ._masks import constant
 
 #: The most statistics waiting while engines copy them to other partitions.
@@ -219,14 +219,17 @@ def evacuate_counted(y_sbuf, acc, bias, residual, options, ledger, count, evacua
     acc is None then if other sums are added to it.
     """
     alone = acc is not None and adds_bias_alone(options.epilogue)
-    into = y_sbuf if count is None or alone else unrounded(y_sbuf)
+    into = y_sbuf
+    if count is not None and not alone and y_sbuf.dtype != nl.float32:
+        into = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
     if evacuates is None:
         evacuate(into, acc, bias, residual, options.epilogue, ledger, options.strict_nonfinite)
     else:
         evacuates(into)
     if count is not None:
         count(*((acc, bias) if alone else (into, None)))
-        round_out(y_sbuf, into, ledger)
+    if into is not y_sbuf:
+        copy_balanced(y_sbuf, into, ledger)
 
 
 def runs(numbers):
