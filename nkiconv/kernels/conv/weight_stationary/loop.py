@@ -108,7 +108,8 @@ class Core:
                         self.evacuate_bank(tile, place, lanes, bank, one, biases[place])
                 if bank.done:
                     results.finish(tile, lanes, bank.blocks, last)
-        results.end(tile, lanes, last)
+        if schedule.gathers and not last:
+            results.store(tile, lanes, [(0, max(lane[axis].bn for lane in lanes)) for axis in range(3)])
 
     def new_sums(self, row_tile, lanes, bank):
         """New Sums of a row tile for a bank, None if its lane has no such blocks; they begin with a product of zeros if

@@ -126,12 +126,7 @@ class Results(nl.NKIObject):
             for row_tile in tile:
                 self._gather(row_tile, lanes[row_tile.lane], blocks)
         if last or not self.schedule.gathers:
-            self._store(tile, lanes, blocks)
-
-    def end(self, tile, lanes, last):
-        """Store an output tile's gathered rows."""
-        if self.schedule.gathers and not last:
-            self._store(tile, lanes, tuple((0, max(lane[axis].bn for lane in lanes)) for axis in range(3)))
+            self.store(tile, lanes, blocks)
 
     def _gather(self, row_tile, lane, blocks):
         """Copy rows of a row tile's blocks to their partitions and places."""
@@ -148,7 +143,8 @@ class Results(nl.NKIObject):
                 src = spaced(y_sbuf, source, (z, zn), (m * rows + own, count, rows), (q, qn))
                 copy_by_vector(dst, src, self.ledger)
 
-    def _store(self, tile, lanes, blocks):
+    def store(self, tile, lanes, blocks):
+        """Store some blocks of an M tile's lanes."""
         for row_tile in tile if self.schedule.gathers else tile[:1]:
             y_sbuf, base, own = self.place(0, row_tile)
             some = lanes[row_tile.lane : row_tile.lane + 1] if self.schedule.gathers else lanes
@@ -230,9 +226,6 @@ class PackedResults(Results):
             _, base, _ = self.place(index, one)
             store_regions(self.operands.y, self.ys[index][0], self._rows(one, lane, planes, rows, base))
         self.count += len(tile)
-
-    def end(self, tile, lanes, last):
-        """Store nothing: `finish` stores all."""
 
     def _rows(self, row_tile, lane, planes, blocks, base):
         """Regions of planes and blocks (first, count) of a lane, with the rows inside y: as few as the dims of an
