@@ -1,8 +1,8 @@
 """The filter gradient by diagonals, for groups of few channels, mainly depthwise filters: load units, multiply blocks,
 evacuate and gather sums, and add them up at the end.
 
-Results of `diagonals` stored to HBM: indices of the diagonals, matmuls with ones that add up their positions, and
-the bias's gradient: Vector sums gy of each unit after its load, and a matmul with ones sums all units after a pass.
+Diagonals are gathered by indices; matmuls with ones add up their positions. The bias's gradient: Vector sums gy of each
+unit after its load, and a matmul with ones sums all units after a pass.
 """
 
 from dataclasses import dataclass
