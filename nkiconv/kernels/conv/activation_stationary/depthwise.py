@@ -246,7 +246,7 @@ class BlockCore(Core):
         return y_sbuf, residual_of(operands, shape, regions, slice(None) if ragged else None)
 
     def load_taps(self, c0, cn):
-        """Load the filters of some channels in memory order, tiles [c, 1, r, s] of at most 128 channels."""
+        """Load the filters of some channels in memory order, tiles [c, r, s] of at most 128 channels."""
         parts = cut_at(cn, nl.tile_size.pmax)
         return [load_depthwise(self.operands, self.geometry, c0 + first, count) for first, count in parts]
 
@@ -276,7 +276,7 @@ class BlockCore(Core):
             # taps before the first element see only zeros between pixels
             if at >= 0:
                 r, s = divmod(R * S - 1 - tap if geometry.flipped else tap, S)
-                nisa.tensor_copy(dst=line_sbuf[:, at : at + 1], src=w_sbuf[0:cn, 0, r, s : s + 1], engine=engine)
+                nisa.tensor_copy(dst=line_sbuf[:, at : at + 1], src=w_sbuf[0:cn, r, s : s + 1], engine=engine)
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):

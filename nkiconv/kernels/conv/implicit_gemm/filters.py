@@ -39,7 +39,7 @@ from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
 from ..._engines import START_WORK, VECTOR_WORK, copy_balanced
 from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import transpose_into, turn_forwards
-from ..regions import load_depthwise, load_filters, load_region
+from ..regions import load_filters, load_region
 from .winograd import load_planes_of_taps, sums_of_taps
 
 
@@ -76,8 +76,14 @@ def slot_of(tile_sbuf, geometry, slot):
 
 def load_channels(operands, geometry, block):
     """Load the filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
-    raw_sbuf = load_depthwise(operands, geometry, *block.k_tile[:2])
-    return raw_sbuf.reshape((*raw_sbuf.shape[:2], num_taps(geometry)))
+    each, (c0, count, *_), (by_k, by_c, by_r, by_s) = geometry.K // geometry.C, block.k_tile, geometry.w_strides
+    apart, shape = (
+        by_c if geometry.flipped else each * by_k,
+        (count, each, filter_rows(geometry), geometry.columns.taps),
+    )
+    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of((apart, by_k, by_r, by_s), shape), c0 * apart)
+    return raw_sbuf.reshape((*shape[:2], num_taps(geometry)))
 
 
 def load_stationaries(tile_sbuf, operands, geometry, block):

@@ -204,10 +204,11 @@ class ToeplitzFilters(nl.NKIObject):
             z_sbuf = nl.ndarray((n, planes * depth, S), dtype=dtype, buffer=nl.sbuf)
             if rows.dilation > 1:
                 nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-            w_sbuf = turn_forwards(w_sbuf) if geometry.flipped else w_sbuf
+            if geometry.flipped:
+                w_sbuf = turn_forwards(w_sbuf.expand_dim(1)).reshape(w_sbuf.shape)
             for t in range(planes):
                 for r in range(rows.taps):
-                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, 0, t * rows.taps + r]
+                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, t * rows.taps + r]
                     nisa.tensor_copy(dst=z_sbuf[:, row], src=own, engine=nisa.engine.vector)
             copy(found_hbm[begin : begin + n], z_sbuf.reshape((n, planes * self.plane)))
         return found_hbm
