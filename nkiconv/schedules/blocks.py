@@ -403,11 +403,6 @@ def planes_of(axis: Axis) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def units_in(geometry: Geometry, rows: int, columns: int) -> int:
-    """The number of blocks of `rows` rows and `columns` columns."""
-    return geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
-
-
 def tiles_of_units(
     planes: Sequence[Part], rows: Sequence[Run], columns: Sequence[Run], most: int, end_at: int = 0
 ) -> tuple[Tile, ...]:

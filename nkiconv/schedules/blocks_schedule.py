@@ -48,7 +48,6 @@ from .blocks import (
     taps_of_banks,
     taps_seen,
     tiles_of_units,
-    units_in,
     units_of_tile,
     whole_taps,
 )
@@ -185,7 +184,8 @@ def _scheduled(
     """The Schedule of settings. together: the most banks of a pass of one chunk of channels."""
     is_pe = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
     planes, most, banks = planes_of(geometry.planes), units_of_tile(geometry, lines) // config.side, sum_banks(is_pe)
-    half = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
+    down, across = div_ceil(geometry.rows.out, config.rows), div_ceil(geometry.columns.out, config.columns)
+    half = div_ceil(geometry.planes.out * down * across, PARTS)
     known: dict[tuple[Part, Part], tuple[tuple[Tile, ...], tuple[int, int] | None, Part, Part]] = {}
     passes: list[Pass] = []
     for accumulators in batches_of(geometry, config, bias, min(banks, together)):

@@ -18,19 +18,7 @@ from itertools import product
 from .blocks import BlocksSettings, Pass, Region, Run, Tile, extent_of
 from .cuts import places_inside
 from .geometry import Axis, Geometry, valid_range
-from .tiles import (
-    BANK_BYTES,
-    P_MAX,
-    PARTS,
-    Part,
-    cut,
-    cut_at,
-    cut_into,
-    div_ceil,
-    size_of,
-    some_of,
-    whole_words,
-)
+from .tiles import BANK_BYTES, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of, whole_words
 
 #: About the bytes of neighbouring rows in a DMA.
 RUN_BYTES = 384
@@ -107,9 +95,11 @@ class Side:
         return len({corner[1:] for corner in self.corners}) > 1
 
     def pieces(self, itemsize: int) -> list[Part]:
-        """(first, count) of the rows of windows of each load; a single piece is all loaded rows of planes."""
-        low, end = self.columns.loaded
-        return cut_into(self.rows.extent, pieces_of(self.rows.extent, (end - low) * itemsize, self.is_apart))
+        """(first, count) of the rows of windows of each load; a single piece, as of members at different places, is all
+        loaded rows of planes."""
+        (low, end), height = self.columns.loaded, self.rows.extent
+        rows = div_ceil(RUN_BYTES, max(1, (end - low) * itemsize))
+        return cut_into(height, 1 if self.is_apart else max(1, (2 * height + rows) // (2 * rows)))
 
     def loaded_of(self, corner: tuple[int, int, int]) -> tuple[Part, Part]:
         """(first, end) of rows, and of columns, of the single piece that exist for the member with this corner; first
@@ -132,12 +122,6 @@ class Side:
     def slab_shape(self) -> tuple[int, ...]:
         """The shape [128, planes, blocks, columns] of a row of windows with zeros around it."""
         return P_MAX, self.count, self.rows.count, self.columns.width
-
-
-def pieces_of(height: int, num_bytes: int, apart: bool) -> int:
-    """The number of pieces of windows of `height` rows of num_bytes. apart: whether members are at different places."""
-    rows = div_ceil(RUN_BYTES, max(1, num_bytes))
-    return 1 if apart else max(1, (2 * height + rows) // (2 * rows))
 
 
 #: (planes, parts of the rows, of the columns) of blocks of a member.
@@ -269,23 +253,15 @@ def side_of(
 def _span_of(axis: Axis, blocks: tuple[int, int, int], taps: Part) -> Span:
     """The Span of x of blocks (first output, outputs, count) at taps (first, count)."""
     first, step = blocks[0] * axis.stride + taps[0] * axis.dilation - axis.before, blocks[1] * axis.stride
-    return Span(first, step, blocks[2], extent_of(axis, blocks[1], taps), axis.size, spacing_of(axis, blocks[1]))
-
-
-def spacing_of(axis: Axis, outputs: int) -> int:
-    """The distance of elements of x that taps of a block of `outputs` outputs see."""
-    return axis.dilation if outputs == 1 else math.gcd(axis.stride, axis.dilation)
-
-
-def chunks_of(channels: int, gang: int) -> list[tuple[Part, Part]]:
-    """((first, count) of members, of channels) of each transpose, for `gang` members and `channels` channels."""
-    return list(product(cut(gang, max(1, P_MAX // channels)), cut(channels, P_MAX)))
+    spacing = axis.dilation if blocks[1] == 1 else math.gcd(axis.stride, axis.dilation)
+    return Span(first, step, blocks[2], extent_of(axis, blocks[1], taps), axis.size, spacing)
 
 
 def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> list[Side]:
     """The Sides of all chunks of a tile of a pass."""
     channels = max(1, one.k[1] if t < 0 else one.c[0][1])
-    return [side_of(geometry, config, one, tile, t, chunk) for chunk in chunks_of(channels, len(tile))]
+    chunks = product(cut(len(tile), max(1, P_MAX // channels)), cut(channels, P_MAX))
+    return [side_of(geometry, config, one, tile, t, chunk) for chunk in chunks]
 
 
 def buffer_shapes(

@@ -29,11 +29,7 @@ class ImplicitGemmSettings(Settings):
         "what the two cores share: channels of y, or images and their rows", SHARDS, near=("images", "channels")
     )
     x_bytes: int = count(
-        "x of an output tile; two are loaded at once",
-        256,
-        SBUF_BYTES,
-        near=(half, double),
-        unit="bytes a partition",
+        "x of an output tile; two are loaded at once", 256, SBUF_BYTES, near=(half, double), unit="bytes a partition"
     )
     warmup: int = warm_up("by shape", near=WARM_UPS)
     moved: int = count(

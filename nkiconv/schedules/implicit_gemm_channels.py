@@ -228,15 +228,10 @@ def sums_pitch(geometry: Geometry, k_tiles: Sequence[KTile], images: int, own: i
     share these, as the rows of all images are one dimension of a pair's access pattern."""
     if images == 1 or all(k_tile.pairing == ALONE for k_tile in k_tiles):
         return own
-    extent, above, below = extent_of(geometry, geometry.rows.out)
-    return max(own, div_ceil(extent - min(above, below), geometry.rows.stride))
-
-
-def extent_of(geometry: Geometry, count: int) -> tuple[int, int, int]:
-    """(rows of x that the first `count` outputs need, zero rows above x, zero rows below x)."""
-    extent, (first, rows) = window_of(geometry.rows, count), span(geometry.rows, 0, count)
-    above = first + geometry.rows.before
-    return extent, above, extent - above - rows
+    rows = geometry.rows
+    extent, (first, count) = window_of(rows, rows.out), span(rows, 0, rows.out)
+    above = first + rows.before  # zeros above x; the rest of them are below
+    return max(own, div_ceil(extent - min(above, extent - above - count), rows.stride))
 
 
 def counted(k_tiles: Sequence[KTile]) -> list[tuple[KTile, int]]:

@@ -31,13 +31,7 @@ from .implicit_gemm_channels import (
 )
 from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, x_place
 from .implicit_gemm_products import RAW_BYTES, needs_order
-from .options import (
-    ROUNDED_BANKS,
-    STATISTICS_BYTES,
-    Options,
-    keeps_sums,
-    prologue_bytes,
-)
+from .options import ROUNDED_BANKS, STATISTICS_BYTES, Options, keeps_sums, prologue_bytes
 from .pairs_of_planes import PRODUCTS_OF_PAIR, bank_of_y, frames_seen, out_tile_of_y, planes_at_once
 from .planes import misses_planes
 from .regions import offset_at, regions_of_x

@@ -9,12 +9,7 @@ from .block_axes import BlockAxis, ShiftedPart, block_axis, num_steps, part_of, 
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
 from .cuts import axis_elements, cut_volumes
 from .geometry import Axis, Geometry, images_axis, num_taps, sees_itself, span
-from .options import (
-    PROLOGUE_ARGUMENTS,
-    Options,
-    packed_statistics_bytes,
-    taken_unsupported,
-)
+from .options import PROLOGUE_ARGUMENTS, Options, packed_statistics_bytes, taken_unsupported
 from .planes import is_by_plane, k_tiles_of_windows, window_channels, with_windows
 from .settings import (
     WARM_UP_MAX,

@@ -15,7 +15,7 @@ import functools
 from dataclasses import dataclass
 
 from .geometry import Axis, Geometry, filter_rows, is_evenly_apart, num_taps, sees_itself, writes_rows
-from .options import Options, keeps_sums, no_prologue
+from .options import Options, no_prologue
 from .settings import BY_SHAPE, WARM_UPS, Settings, count, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, fits_sbuf
 
@@ -83,7 +83,7 @@ def patches_unsupported(geometry: Geometry, options: Options) -> str:
             f"img_ref.dtype, S={geometry.columns.taps}: patches are of 16 or 32 bits and at most {BANK_COLUMNS} columns"
             f"; use weight_stationary"
         )
-    if options.residual or options.epilogue.norm is not None or keeps_sums(options.epilogue):
+    if options.residual or options.epilogue.norm is not None:
         return "residual, y_norm: patches take none; use weight_stationary"
     return no_prologue(options, "patches take none; use weight_stationary")
 
@@ -103,10 +103,8 @@ def parts_unsupported(geometry: Geometry, across: int) -> str:
 
 
 def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) -> PatchSchedule | None:
-    """The PatchSchedule of settings; None if parts of rows are not equal, or SBUF has no room."""
+    """The PatchSchedule of settings with equal parts of rows; None if SBUF has no room."""
     N, P, Q, across = geometry.planes.size, geometry.rows.size, geometry.columns.size, settings.across
-    if parts_unsupported(geometry, across):
-        return None
     rows = min(P, P_MAX // across)
     planes = min(N, P_MAX // (across * P)) if rows == P else 1
     volumes = cut_into(N, 1 if is_evenly_apart(geometry) else geometry.planes.images)

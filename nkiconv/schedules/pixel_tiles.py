@@ -17,27 +17,9 @@ from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
 from .moving_filters import FilterSchedule, comes_raw, raw_bytes, way_of
-from .options import (
-    NO_PROLOGUE,
-    Options,
-    Prologue,
-    keeps_sums,
-    norm_bytes,
-    prologue_bytes,
-)
+from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
-from .tiles import (
-    BANK_COLUMNS,
-    P_MAX,
-    PARTS,
-    QUADRANT,
-    Part,
-    cut,
-    cut_into,
-    div_ceil,
-    fits_sbuf,
-    share,
-)
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, Part, cut, cut_into, div_ceil, fits_sbuf, share
 
 #: Bytes a partition of x of an output tile, two of which are loaded at once, and of filters of a weight-resident group.
 X_BYTES, FILTER_BYTES = 32_768, 118_784

@@ -65,7 +65,15 @@ class Setting:
 
     def unsupported_reason(self, name: str, value: Any) -> str:
         """The error of a value; "" if it is valid."""
-        return value_unsupported(name, value, self.accepted)
+        accepted, text = self.accepted, f"config {name}={value}: must be"
+        if not accepted:
+            return ""
+        if isinstance(accepted[0], bool):
+            return "" if isinstance(value, bool) else f"{text} True or False"
+        if isinstance(accepted[0], str):
+            return "" if value in accepted else f"{text} one of {accepted}"
+        fits = isinstance(value, int) and not isinstance(value, bool) and accepted[0] <= value <= accepted[1]
+        return "" if fits else f"{text} an int from {accepted[0]} to {accepted[1]}"
 
     @property
     def open_value(self) -> Any:
@@ -299,19 +307,6 @@ def config_unsupported(config: Any, names: tuple[str, ...], algorithm: str) -> s
         if entry[0] in [before[0] for before in config[:index]]:
             return f"config={config}: {entry[0]} stands there twice; give one value"
     return ""
-
-
-def value_unsupported(name: str, value: Any, accepted: tuple[Any, ...]) -> str:
-    """The error of a setting's value; "" if it is valid. accepted: as in `Setting`."""
-    if not accepted:
-        return ""
-    if isinstance(accepted[0], bool):
-        return "" if isinstance(value, bool) else f"config {name}={value}: must be True or False"
-    if isinstance(accepted[0], str):
-        return "" if value in accepted else f"config {name}={value}: must be one of {accepted}"
-    if isinstance(value, int) and not isinstance(value, bool) and accepted[0] <= value <= accepted[1]:
-        return ""
-    return f"config {name}={value}: must be an int from {accepted[0]} to {accepted[1]}"
 
 
 def _declared(one: Setting) -> Any:

@@ -114,10 +114,7 @@ class PhasesSettings(Settings):
     channels: int = count("output channels of an M tile", 1, P_MAX, default=P_MAX, near=(half, double_up_to(P_MAX)))
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count(
-        "segments of x packed along the partitions; 2 or 4 need 32, 64 or 128 channels",
-        1,
-        4,
-        default=1,
+        "segments of x packed along the partitions; 2 or 4 need 32, 64 or 128 channels", 1, 4, default=1
     )
     y_bytes: int = count(
         "results of an output tile", 256, SBUF_BYTES, default=Y_BYTES, near=(half, double), unit="bytes per partition"
