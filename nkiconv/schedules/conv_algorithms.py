@@ -21,9 +21,9 @@ from .geometry import Geometry
 from .long_kernels import too_long
 from .options import TAKE_NORM, Options, norm_unsupported, prologue_unsupported, statistics_unsupported
 from .pairs_of_planes import beside_pairs_unsupported
-from .planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
+from .planes import PLANES, planes_unsupported, wants_channels, with_channels, without_planes
 from .relayout import plain_of, relayout_ns
-from .settings import Config, is_hashable
+from .settings import Config, form_unsupported, is_hashable, setting
 from .tiles import P_MAX
 
 #: Precisions that only implicit_gemm takes.
@@ -54,7 +54,8 @@ def plan_of(algorithm: str, geometry: Geometry, options: Options, config: Config
 @lru_cache(maxsize=PLANS_KEPT)
 def built(algorithm: str, geometry: Geometry, options: Options, config: Config, written: str) -> tuple[Any, str]:
     """`plan_of` with a hashable config, cached. written: the config's repr, as True and 1 are equal."""
-    reason = precision_unsupported(algorithm, geometry) or prologue_unsupported(options, algorithm, geometry)
+    reason = form_unsupported(config) or precision_unsupported(algorithm, geometry)
+    reason = reason or prologue_unsupported(options, algorithm, geometry)
     reason = reason or statistics_unsupported(options, algorithm)
     reason = reason or norm_unsupported(options, algorithm)
     if not reason and geometry.direct is not None:
@@ -84,7 +85,7 @@ def precision_unsupported(algorithm: str, geometry: Geometry) -> str:
 
 def depth_unsupported(algorithm: str, geometry: Geometry, options: Options, config: Config) -> str:
     """Why a config's `planes` is not supported; "" if it is."""
-    planes = asked_planes(config)
+    planes = setting(config, "planes", PLANES[0])
     if planes not in PLANES:
         return f"config planes={planes}: must be one of {PLANES}"
     return planes_unsupported(algorithm, plain_of(algorithm, geometry), options) if wants_channels(config) else ""

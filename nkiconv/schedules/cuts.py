@@ -65,14 +65,9 @@ def same_place(one: Outputs, other: Outputs) -> bool:
     return _PLACE(one) == _PLACE(other)
 
 
-def cut_planes(axis: Axis, parts: int) -> list[Part]:
-    """(first, count) of `parts` parts of outputs, as even as possible, or of a few more: no part has planes of two
-    volumes."""
-    return cut_volumes(axis.out, axis.images, parts)
-
-
-def cut_volumes(count: int, volumes: int, parts: int) -> list[Part]:
-    """(first, count) of `parts` parts of `count` planes of `volumes` volumes, as in `cut_planes`."""
+def cut_planes(count: int, volumes: int, parts: int) -> list[Part]:
+    """(first, count) of `parts` parts of `count` planes, as even as possible, or of a few more: no part has planes of
+    two volumes."""
     each = count // volumes
     cuts = cut_into(each, parts if volumes == 1 else min(each, div_ceil(parts, volumes)))
     return [(volume * each + first, many) for volume in range(volumes) for first, many in cuts]
@@ -136,7 +131,7 @@ def parts_for_cores(planes: Axis, most_planes: int, blocks: int, most_blocks: in
     """(parts of all planes, parts of each one's blocks) of output tiles, a multiple of the cores if possible."""
     image_parts, block_parts = num_plane_parts(planes, most_planes), div_ceil(blocks, most_blocks)
     if image_parts * block_parts % PARTS == 1 and image_parts < planes.out:
-        image_parts = len(cut_planes(planes, image_parts + 1))
+        image_parts = len(cut_planes(planes.out, planes.images, image_parts + 1))
     elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
         block_parts += 1
     return image_parts, block_parts

@@ -136,7 +136,7 @@ def out_tiles_of(
         parts = div_ceil(min(qn, Q), BANK_COLUMNS)
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(qn, min(parts, qn))
-    parts_of_planes = cut_planes(planes, num_parts)
+    parts_of_planes = cut_planes(planes.out, planes.images, num_parts)
     unit = bank_unit(1 if apart else most_of(parts_of_planes), pn, qn, step)
     parts_of_rows = cut_rows(P, pn, unit, step, in_halves, settings.loop > 0)
     depths = [(*part, *span(planes, *part)) for part in parts_of_planes]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .block_axes import BlockAxis, ShiftedPart, block_axis, num_steps, part_of, plain_axis
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
-from .cuts import axis_elements, cut_volumes
+from .cuts import axis_elements, cut_planes
 from .geometry import Axis, Geometry, images_axis, num_taps, sees_itself, span
 from .options import PROLOGUE_ARGUMENTS, Options, packed_statistics_bytes, taken_unsupported
 from .planes import is_by_plane, k_tiles_of_windows, window_channels, with_windows
@@ -164,7 +164,7 @@ def _items(axes: Axes, L: int, cuts: tuple[Axis, int, int]) -> tuple[Lanes, ...]
     every, found = planes.blocks * planes.images if L == 1 else own.out, []
     total = planes.images * planes.blocks
     of_rows = [part_of(rows, 0, *one, whole=True) for one in cut_into(rows.blocks, n_blocks)]
-    for z0, zn in cut_volumes(every, planes.images if L == 1 else 1, min(n_planes, every)):
+    for z0, zn in cut_planes(every, planes.images if L == 1 else 1, min(n_planes, every)):
         first = range(z0, min(total, z0 + L * own.out), own.out)
         of_planes = [part_of(planes, z // planes.blocks, z % planes.blocks, min(zn, total - z)) for z in first]
         found += [tuple((z, p, part) for z in of_planes) for p in of_rows]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from .block_axes import BlockAxis, Part, part_of
 from .block_schedule import Lanes
-from .cuts import axis_elements, cut_volumes
+from .cuts import axis_elements, cut_planes
 from .geometry import Geometry
 from .tiles import BANK_COLUMNS, PARTS, cut_at, cut_into, div_ceil, some_of
 
@@ -40,7 +40,7 @@ def items_of_groups(geometry: Geometry, axes: tuple[BlockAxis, ...], lanes: int,
         elif n_blocks < M:
             n_blocks += 1
     whole = part_of(columns, 0, 0, J)
-    for z0, zn in cut_volumes(total, planes.images, n_images):
+    for z0, zn in cut_planes(total, planes.images, n_images):
         for m0, mn in cut_into(M, n_blocks):
             if of_rows:
                 own = [(z0, (m0 + m, n)) for m, n in cut_into(mn, min(mn, lanes))]

@@ -15,14 +15,13 @@ tensor, not one of each channel. In `stacked`, which has few channels, planes of
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from .cuts import window_of
 from .frames import parts_of_x
 from .geometry import Axis, Geometry, filter_rows, images_axis
 from .options import PROLOGUE_ARGUMENTS, Options
 from .pairs_of_planes import rows_of_taps_unsupported, with_rows_of_taps
-from .settings import Config
+from .settings import Config, setting
 from .tiles import P_MAX, Part, cut, div_ceil
 
 #: Planes of taps as taps or as input channels; as taps by default.
@@ -33,21 +32,12 @@ BY_CHANNELS = ("implicit_gemm", "stacked")
 
 def wants_channels(config: Config) -> bool:
     """Whether a config asks for planes of taps as channels."""
-    return bool(asked_planes(config) == "channels")
-
-
-def asked_planes(config: Any) -> Any:
-    """A config's value of `planes`, "taps" by default; anything but a config is refused elsewhere."""
-    entries = config if isinstance(config, tuple) else ()
-    named = [entry[1] for entry in entries if isinstance(entry, tuple) and len(entry) == 2 and entry[0] == "planes"]
-    return named[-1] if named else PLANES[0]
+    return bool(setting(config, "planes", PLANES[0]) == "channels")
 
 
 def without_planes(config: Config) -> Config:
     """The config without planes="channels"."""
-    if config is None or not wants_channels(config):
-        return config
-    return tuple(entry for entry in config if entry[0] != "planes") or None
+    return tuple(one for one in config or () if one[0] != "planes") or None if wants_channels(config) else config
 
 
 def planes_unsupported(algorithm: str, geometry: Geometry, options: Options) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from .cuts import cut_volumes, most_of
+from .cuts import cut_planes, most_of
 from .frames import are_side_by_side, parts_of_x
 from .geometry import Geometry, num_taps, writes_rows
 from .implicit_gemm_channels import has_own_m_tiles, left_over
@@ -188,7 +188,7 @@ def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
         if len(b_parts) == 1:
             together = most // (H * B)
     parts = div_ceil(N // volumes, max(1, min(together, div_ceil(N, PARTS))))
-    images = cut_volumes(N, volumes, volumes * parts)
+    images = cut_planes(N, volumes, volumes * parts)
     if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):
         heights = cut(H, div_ceil(H, PARTS * len(heights)))
     every = itertools.product(images, a_parts, heights, b_parts)

@@ -168,7 +168,7 @@ class Stack:
         parts, cuts = planes.images, 1
         if not self.diagonal:
             parts, cuts = parts_for_cores(planes, self.images, self.num_blocks, self.blocks)
-        for first, zn in cut_planes(planes, parts):
+        for first, zn in cut_planes(planes.out, planes.images, parts):
             image, z0 = divmod(first, z_axis.out)
             d0, dn = span(planes, first, zn)
             depths.append(part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image))

@@ -14,7 +14,7 @@ from itertools import product
 from math import gcd
 
 from .channel_pieces import Product, places_of, products_of
-from .cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
+from .cuts import Outputs, axis_elements, cut_planes, most_of, window_of
 from .device_loops import Register, register_of
 from .geometry import Axis, Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
@@ -110,7 +110,7 @@ def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> Ro
     width = min(Q, P_MAX // segments)
     k_tiles, every = products_of(geometry, settings.copies)
     products = [[one for one in every if one.k_tile == k_tile] for k_tile in range(len(k_tiles))]
-    groups = cut_volumes(planes.out, planes.images, planes.images * div_ceil(volume, min(settings.depth, volume)))
+    groups = cut_planes(planes.out, planes.images, planes.images * div_ceil(volume, min(settings.depth, volume)))
     tiles, zn = div_ceil(Q, width), most_of(groups)
     for parts in PARTS_TRIED:
         cuts = cut_into(tiles, min(tiles, parts))

@@ -238,8 +238,7 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
     """The settings' dataclass of a problem; with one group, phases and M packing differ by the names in the config."""
     if geometry.groups > 1:
         return GroupsSettings
-    pairs = config if isinstance(config, tuple) else ()
-    names = {one[0] for one in pairs if isinstance(one, tuple) and len(one) == 2}
+    names = {name for name, _ in config or ()}
     if names & set(m_packing.NAMES) or (unsupported_phases(geometry) and not names & PHASES):
         return PackedSettings
     return PhasesSettings
