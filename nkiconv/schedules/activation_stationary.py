@@ -6,10 +6,10 @@ from .block_windows import least_columns, pixels_among, window_width, windows_of
 from .cuts import window_of
 from .depthwise_blocks import DepthwiseSettings
 from .frames import is_transposed
-from .geometry import Geometry, images_unsupported, is_evenly_apart, writes_rows
+from .geometry import Geometry, images_unsupported, is_evenly_apart, num_phases, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
 from .patches import PatchSettings, patches_unsupported, takes_patches
-from .pixel_tiles import PixelSettings, can_fold, is_padded, outputs_apart
+from .pixel_tiles import PixelSettings, can_fold, is_padded
 from .planes import taps_are_inside
 from .settings import Config, Settings
 from .tiles import BANK_COLUMNS, P_MAX, QUADRANT
@@ -86,9 +86,9 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
         return f"{apart}: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
     if geometry.hbm_itemsize == 1:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
-    least, height = least_columns(columns, disjoint), outputs_apart(rows) * rows.stride // rows.lhs_dilation
+    least, height = least_columns(columns, disjoint), num_phases(rows) * rows.stride // rows.lhs_dilation
     if disjoint:
-        height = pixels_among(rows, window_of(rows, outputs_apart(rows)))
+        height = pixels_among(rows, window_of(rows, num_phases(rows)))
     if window_width(columns, least, disjoint) * height > most:
         return (
             f"R={rows.taps}, S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: {NAME} takes "

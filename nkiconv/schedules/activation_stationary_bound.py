@@ -12,11 +12,11 @@ from .channel_pieces import parts_of
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule
 from .frames import is_transposed
-from .geometry import Geometry, filter_rows, writes_rows
+from .geometry import Geometry, filter_rows, num_phases, writes_rows
 from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
-from .pixel_tiles import PixelSchedule, blocks_of, outputs_apart, window_shape
+from .pixel_tiles import PixelSchedule, blocks_of, window_shape
 from .prices import (
     first_load_ns,
     last_store_ns,
@@ -120,7 +120,7 @@ class Bound:
         item, parts = geometry.hbm_itemsize, cut(kn * source.fold, plan.most_k)
         for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
             # taps that see only zeros between elements of x are left out
-            taps /= axis.lhs_dilation if apart % outputs_apart(axis) == 0 else 1
+            taps /= axis.lhs_dilation if apart % num_phases(axis) == 0 else 1
         matmuls, transposes = [(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts], 0
         read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / 2
         run_bytes = kn * item * (plan.sizes.side if kn == geometry.K else 1)

@@ -16,19 +16,11 @@ from .block_windows import window_width
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_misfit
 from .frames import is_transposed
-from .geometry import Geometry
+from .geometry import Geometry, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
-from .pixel_tiles import (
-    SHARDS,
-    PixelSchedule,
-    PixelSettings,
-    make_pixels,
-    outputs_apart,
-    pixel_bytes,
-    read_pixels,
-)
+from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, pixel_bytes, read_pixels
 from .prices import last_store_ns
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
@@ -107,7 +99,7 @@ def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
         return PatchSettings.read(config, across=parts_of_rows(geometry)[-1])
     if kind is not DepthwiseSettings:
         return kind.read(config)
-    rows, columns = geometry.rows.stride * outputs_apart(geometry.rows), outputs_apart(geometry.columns)
+    rows, columns = geometry.rows.stride * num_phases(geometry.rows), num_phases(geometry.columns)
     return DepthwiseSettings.read(config, rows=rows, columns=columns)
 
 
@@ -197,8 +189,8 @@ def _loop(target: Target, geometry: Geometry, options: Options, settings: RowSet
 def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSettings]:
     """Settings with each size of blocks and number of blocks a matmul; channels, rounds and buffers are provisional."""
     N, P, Q = geometry.planes.out, geometry.rows.out, geometry.columns.out
-    rows, each = geometry.rows, outputs_apart(geometry.columns)
-    unit, some = outputs_apart(rows) * rows.stride, min(CHANNELS[1], div_ceil(geometry.C, PARTS))
+    rows, each = geometry.rows, num_phases(geometry.columns)
+    unit, some = num_phases(rows) * rows.stride, min(CHANNELS[1], div_ceil(geometry.C, PARTS))
     widths = {div_ceil(Q, count * each) * each for count in range(1, WINDOWS + 1)}
     disjoint = not is_transposed(geometry)
     for columns in values_of(given, "columns", sorted(widths)):

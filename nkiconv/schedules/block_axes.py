@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .axis import outputs_met
-from .geometry import Axis
+from .geometry import Axis, num_phases
 from .tiles import div_ceil
 
 
@@ -147,16 +147,11 @@ class ShiftedPart(Part):
         return next((q0, qn) for q0, qn, low, _ in self.tiles if low == blocks[0])
 
 
-def num_steps(axis: Axis) -> int:
-    """Outputs from one to the next that reads the same taps."""
-    return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
-
-
 @lru_cache(maxsize=256)
 def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
     """An Axis in blocks of `beside` packed outputs, times the number of sweeps. aligned: block 0 begins with output
     0."""
-    steps, size, out = num_steps(axis), axis.size // axis.images, axis.out // axis.images
+    steps, size, out = num_phases(axis), axis.size // axis.images, axis.out // axis.images
     step = math.lcm(steps, beside)
     # with stride 1 the last taps of all phases read the same element
     origin = 0 if aligned else (axis.before + 1) % steps

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .cuts import window_of
-from .geometry import Axis
-from .pixel_tiles import outputs_apart
+from .geometry import Axis, num_phases
 from .tiles import BANK_COLUMNS, P_MAX, Part, cut, cut_at, div_ceil
 
 
@@ -62,7 +61,7 @@ def pixels_among(axis: Axis, places: int) -> int:
 
 
 def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
-    """Windows of `most` columns of y, a multiple of `outputs_apart`."""
+    """Windows of `most` columns of y, a multiple of `num_phases`."""
     stride, apart = columns.stride, columns.lhs_dilation
     if not disjoint:
         parts = cut(columns.out, most) if apart == 1 else cut_at(columns.out, most)
@@ -78,13 +77,13 @@ def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
 
 
 def least_columns(columns: Axis, disjoint: bool) -> int:
-    """The fewest columns of y of a window, a multiple of `outputs_apart`; disjoint windows are as wide as all taps."""
-    far, each = (columns.taps - 1) * columns.dilation, outputs_apart(columns)
+    """The fewest columns of y of a window, a multiple of `num_phases`; disjoint windows are as wide as all taps."""
+    far, each = (columns.taps - 1) * columns.dilation, num_phases(columns)
     return max(each, div_ceil(far, columns.stride * each) * each) if disjoint else each
 
 
 def window_width(columns: Axis, most: int, disjoint: bool) -> int:
-    """Columns of x of a window of `most` columns of y, a multiple of `outputs_apart`."""
+    """Columns of x of a window of `most` columns of y, a multiple of `num_phases`."""
     if disjoint:
         return most * columns.stride // columns.lhs_dilation
     return pixels_among(columns, window_of(columns, most))

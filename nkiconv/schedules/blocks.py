@@ -78,11 +78,10 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
     if reason:
         return reason
     geometry = in_places(geometry, config)
-    beside, channels, side = setting(config, "beside", 1), setting(config, "channels", 1), setting(config, "side", 1)
-    needed = columns_beside(geometry, beside)
-    pixels, columns = setting(config, "pixels", 0), setting(config, "columns", needed)
-    if side == 3 or (side > 1 and pixels > 0):
-        return f"config side={side} pixels={pixels}: must be 1, 2 or 4, and 1 but for pixels=0"
+    one = completed(geometry, config)
+    beside, columns = one.beside, one.columns
+    if one.side == 3 or (one.side > 1 and one.pixels > 0):
+        return f"config side={one.side} pixels={one.pixels}: must be 1, 2 or 4, and 1 but for pixels=0"
     if beside > most_beside(geometry):
         return (
             f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
@@ -90,20 +89,20 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
             f"{P_MAX}, gy as many columns and a bank holds the wider window; use less"
         )
     last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
-    if pixels == LINES and not last and not has_lines(geometry):
+    if one.pixels == LINES and not last and not has_lines(geometry):
         return (
             f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
             f"without gaps which lines of {LINE_LEAST} to {P_MAX} pixels cut evenly, one tap that reads each pixel; "
             f"use 2 (the Tensor Engine transposes)"
         )
-    if takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
-        columns = setting(config, "columns", 1)
+    if takes_lines(geometry, config) and max(beside, columns) > 1:
         return f"config beside={beside} columns={columns} pixels=1: a block of lines is one column; use 1"
-    if columns < needed:
-        return f"config columns={columns} beside={beside}: must be at least {needed}; use more"
-    if channels > max_channels(geometry, beside):
+    if columns < columns_beside(geometry, beside):
+        least = columns_beside(geometry, beside)
+        return f"config columns={columns} beside={beside}: must be at least {least}; use more"
+    if one.channels > max_channels(geometry, beside):
         return (
-            f"config channels={channels}: a bank of {BANK_COLUMNS} columns holds all taps of "
+            f"config channels={one.channels}: a bank of {BANK_COLUMNS} columns holds all taps of "
             f"{max_channels(geometry, beside)} input channels; use at most as many"
         )
     return ""
@@ -372,7 +371,7 @@ class Pass:
 def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:
     """Runs of an axis in blocks of `extent` outputs. taps: (first, count) of the taps of their windows."""
     out, spread = axis.out // axis.images, axis.lhs_dilation
-    window, end = extent_of(axis, extent, taps), (axis.size // axis.images - 1) * spread + 1
+    window, end = window_of(axis, extent, taps[1]), (axis.size // axis.images - 1) * spread + 1
     found: list[Run] = []
     for block in range(div_ceil(out, extent)):
         start = block * extent * axis.stride + taps[0] * axis.dilation - axis.before
@@ -441,11 +440,6 @@ def most_at(shape: tuple[int, int, int], at: int, most: int) -> tuple[int, int, 
 def units_of(tile: Tile) -> int:
     """The number of units of a tile."""
     return tile[-1].part + size_of(tile[-1].counts)
-
-
-def extent_of(axis: Axis, extent: int, taps: Part) -> int:
-    """Elements of x in a window of `extent` outputs at taps (first, count)."""
-    return window_of(axis, extent) - (axis.taps - taps[1]) * axis.dilation
 
 
 def taps_seen(first: int, count: int, step: int, there: Part) -> Part:

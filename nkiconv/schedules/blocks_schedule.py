@@ -34,7 +34,6 @@ from .blocks import (
     blocks_geometry,
     completed,
     config_unsupported,
-    extent_of,
     first_seen,
     further_beside,
     in_places,
@@ -51,7 +50,7 @@ from .blocks import (
     units_of_tile,
     whole_taps,
 )
-from .cuts import most_of
+from .cuts import hull, most_of, window_of
 from .geometry import Geometry, num_taps
 from .long_kernels import too_many
 from .settings import Config, once_a_config
@@ -190,21 +189,24 @@ def _scheduled(
     passes: list[Pass] = []
     for accumulators in batches_of(geometry, config, bias, min(banks, together)):
         of_taps = [one for one in accumulators if one.t >= 0]
-        r, s = _hull([one.r for one in of_taps], (0, 1)), _hull([one.s for one in of_taps], (0, 1))
+        r, s = hull([one.r for one in of_taps], (0, 1)), hull([one.s for one in of_taps], (0, 1))
         parts = range(config.side)
-        c = tuple(_hull([one.c for one in of_taps if one.part == part], (geometry.C, 0)) for part in parts)
+        c = tuple(hull([one.c for one in of_taps if one.part == part], (geometry.C, 0)) for part in parts)
         if (r, s) not in known:
             rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
             tiles = tiles_of_units(planes, rows, columns, most, half if config.split == 1 else 0)
             clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
-            h, w = (0, extent_of(geometry.rows, config.rows, r)), (0, extent_of(geometry.columns, config.columns, s))
+            h, w = (
+                (0, window_of(geometry.rows, config.rows, r[1])),
+                (0, window_of(geometry.columns, config.columns, s[1])),
+            )
             if clips is not None:
                 h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
             known[r, s] = tiles, clips, h, w
         tiles, clips, h, w = known[r, s]
         each = cut(div_ceil(len(accumulators), config.side), banks // config.side)
         rounds = tuple(tuple(some_of(accumulators, (at * config.side, count * config.side))) for at, count in each)
-        seen, k = tuple(dict.fromkeys(one.t for one in of_taps)), _hull([one.k for one in accumulators], (0, 0))
+        seen, k = tuple(dict.fromkeys(one.t for one in of_taps)), hull([one.k for one in accumulators], (0, 0))
         passes.append(Pass(rounds, k, c, r, s, h, w, seen, tiles, div_ceil(half, most), clips))
     every = [one.h for one in passes], [one.w for one in passes], [part for one in passes for part in one.c]
     height, width, channels = (max(1, most_of(parts)) for parts in every)
@@ -271,14 +273,6 @@ def clipped_first(
         if len(some) == 1 and axis.lhs_dilation == 1 and seen == (0, count):
             found.append(first)
     return (found[0], found[1]) if len(found) == 2 else None
-
-
-def _hull(parts: Sequence[Part], nothing: Part) -> Part:
-    """(first, count) from the first to the last of some parts; `nothing` without parts."""
-    if not parts:
-        return nothing
-    low = min(first for first, _ in parts)
-    return low, max(first + count for first, count in parts) - low
 
 
 def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: int) -> list[tuple[Accumulator, ...]]:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from .blocks import BlocksSettings, Pass, Region, Run, Tile, extent_of
-from .cuts import places_inside
+from .blocks import BlocksSettings, Pass, Region, Run, Tile
+from .cuts import places_inside, window_of
 from .geometry import Axis, Geometry, valid_range
 from .tiles import BANK_BYTES, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of, whole_words
 
@@ -254,7 +254,7 @@ def _span_of(axis: Axis, blocks: tuple[int, int, int], taps: Part) -> Span:
     """The Span of x of blocks (first output, outputs, count) at taps (first, count)."""
     first, step = blocks[0] * axis.stride + taps[0] * axis.dilation - axis.before, blocks[1] * axis.stride
     spacing = axis.dilation if blocks[1] == 1 else math.gcd(axis.stride, axis.dilation)
-    return Span(first, step, blocks[2], extent_of(axis, blocks[1], taps), axis.size, spacing)
+    return Span(first, step, blocks[2], window_of(axis, blocks[1], taps[1]), axis.size, spacing)
 
 
 def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> list[Side]:

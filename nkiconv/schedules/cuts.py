@@ -142,9 +142,18 @@ def most_of(parts: Iterable[Part]) -> int:
     return max((part[1] for part in parts), default=0)
 
 
-def window_of(axis: Axis, outputs: int) -> int:
-    """Elements of an axis that so many neighbouring outputs span, padding and gaps included."""
-    return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+def window_of(axis: Axis, outputs: int, taps: int | None = None) -> int:
+    """Elements of an axis that so many neighbouring outputs span at so many taps, or at all, padding and gaps
+    included."""
+    return (outputs - 1) * axis.stride + ((axis.taps if taps is None else taps) - 1) * axis.dilation + 1
+
+
+def hull(parts: Sequence[Part], nothing: Part) -> Part:
+    """(first, count) from the first to the last of some parts; `nothing` without parts."""
+    if not parts:
+        return nothing
+    low = min(first for first, _ in parts)
+    return low, max(first + count for first, count in parts) - low
 
 
 def places_inside(first: int, step: int, count: int, size: int) -> Part:

@@ -35,9 +35,8 @@ from .block_windows import (
 )
 from .cuts import most_of, window_of
 from .frames import is_transposed
-from .geometry import Axis, Geometry, num_taps
+from .geometry import Axis, Geometry, num_phases, num_taps
 from .options import Options
-from .pixel_tiles import outputs_apart
 from .settings import BY_SHAPE, Settings, count, double, half
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, transposes_of_bank
 
@@ -272,10 +271,10 @@ def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
     asked = f"config rows={settings.rows}, columns={settings.columns}"
     if settings.rows % rows.stride > 0:
         return f"config rows={settings.rows}: must be a multiple of the stride of rows, {rows.stride}"
-    if settings.rows % rows.lhs_dilation > 0 or settings.columns % outputs_apart(columns) > 0:
+    if settings.rows % rows.lhs_dilation > 0 or settings.columns % num_phases(columns) > 0:
         return (
             f"{asked}: rows must be a multiple of lhs_dilation, {rows.lhs_dilation}, columns of "
-            f"{outputs_apart(columns)}, so that all blocks see x alike"
+            f"{num_phases(columns)}, so that all blocks see x alike"
         )
     seen = pixels_among(rows, window_of(rows, settings.rows // rows.stride))
     height = seen if disjoint else settings.rows // rows.lhs_dilation

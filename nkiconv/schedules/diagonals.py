@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from .blocks import Run, Tile, planes_of, runs_of, tiles_of_units
 from .blocks_schedule import gradient_unsupported, spread_unsupported
-from .cuts import window_of
+from .cuts import hull, window_of
 from .geometry import Geometry, num_taps
 from .long_kernels import too_many
 from .settings import Config, Settings, count, double, half, less, more, once_a_config, setting, warm_up
@@ -233,18 +233,14 @@ def _strips_of_units(
 
 def _seen_of(runs: Sequence[Run]) -> Part:
     """(first, count) of the elements of units' windows that are inside x for any unit; at least one."""
-    some = [run for run in runs if run.high > run.low] or runs[:1]
-    low = min(run.low for run in some)
-    return low, max(1, max(run.high for run in some) - low)
+    return hull([(run.low, run.high - run.low) for run in runs if run.high > run.low], (runs[0].low, 1))
 
 
 def _seen_of_blocks(step: int, count: int, window: int, there: Part) -> Part:
     """(first, count) of the elements of blocks' windows that are in `there` for any of `count` blocks, `step` apart."""
     starts = range(0, count * step, step)
     some = [(max(0, there[0] - at), min(window, sum(there) - at)) for at in starts]
-    some = [(low, high) for low, high in some if low < high] or [(0, 1)]
-    low = min(low for low, _ in some)
-    return low, max(high for _, high in some) - low
+    return hull([(low, high - low) for low, high in some if low < high], (0, 1))
 
 
 def needed_bytes(plan: DiagonalsSchedule) -> int:

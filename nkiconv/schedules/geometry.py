@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from .axis import outputs_met
@@ -94,6 +95,11 @@ class Geometry:
         """The planes of y, if `planes` are pairs of them."""
         assert self.direct is not None
         return self.direct.planes
+
+
+def num_phases(axis: Axis) -> int:
+    """Outputs from one to the next that sees elements of x at the same taps; others see zeros there."""
+    return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
 
 
 def valid_range(axis: Axis, tap: int, first: int, count: int) -> Met:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from .block_axes import BlockAxis, ShiftedPart, block_axis, num_steps, part_of, plain_axis
+from .block_axes import BlockAxis, ShiftedPart, block_axis, part_of, plain_axis
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
 from .cuts import axis_elements, cut_planes
-from .geometry import Axis, Geometry, images_axis, num_taps, sees_itself, span
+from .geometry import Axis, Geometry, images_axis, num_phases, num_taps, sees_itself, span
 from .options import PROLOGUE_ARGUMENTS, Options, packed_statistics_bytes, taken_unsupported
 from .planes import is_by_plane, k_tiles_of_windows, window_channels, with_windows
 from .settings import (
@@ -194,7 +194,7 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
     if geometry.K > P_MAX:
         return f"K={geometry.K}: {NAME} takes at most {P_MAX} output channels of one group; use implicit_gemm"
     reason = PackedSettings.unsupported_reason(config)
-    if reason == "" and num_steps(geometry.planes) > P_MAX:
+    if reason == "" and num_phases(geometry.planes) > P_MAX:
         steps = geometry.planes.lhs_dilation
         reason = f"lhs_dilation={steps} of planes: {NAME} takes at most {P_MAX}; use implicit_gemm"
     if reason != "":
@@ -288,7 +288,7 @@ def block_statistics_bytes(geometry: Geometry, options: Options, channels: int) 
     and, for each row tile or M tile, of images that continue in the next bank."""
     outputs = tiles = _QUADRANTS
     if geometry.groups == 1:
-        outputs = num_steps(geometry.rows) * num_steps(geometry.columns)
+        outputs = num_phases(geometry.rows) * num_phases(geometry.columns)
         tiles = div_ceil(geometry.K, channels)
     images = BANK_COLUMNS // max(1, geometry.rows.out * geometry.columns.out // outputs)
     return packed_statistics_bytes(options, _QUADRANTS, min(geometry.planes.out, images) + 2 * tiles)

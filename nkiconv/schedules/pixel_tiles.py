@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
-from .geometry import Axis, Geometry, num_taps
+from .geometry import Axis, Geometry, num_phases, num_taps
 from .moving_filters import FilterSchedule, comes_raw, raw_bytes, way_of
 from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
@@ -115,7 +115,7 @@ def source_of(geometry: Geometry, fold: int, side: int) -> Source:
         reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
         rows = Axis(size=rows.size, taps=reach // slots + 1, out=rows.out // fold, before=rows.before)
     columns = geometry.columns
-    dense = rows.lhs_dilation * columns.lhs_dilation > 1 and side % outputs_apart(columns) == 0
+    dense = rows.lhs_dilation * columns.lhs_dilation > 1 and side % num_phases(columns) == 0
     return Source(planes=geometry.planes, rows=rows, columns=columns, fold=fold, slots=slots, dense=dense)
 
 
@@ -191,7 +191,7 @@ def cut_of(source: Source, geometry: Geometry, side: int, most_elements: int) ->
     while width > 1 and height * held(source.columns, width * side, source.dense) > most_elements:
         width = div_ceil(width, 2)
     parts = [(first * side, count * side) for first, count in cut(units, width)]
-    rows, images, apart = 1, 1, outputs_apart(source.rows)
+    rows, images, apart = 1, 1, num_phases(source.rows)
     if len(parts) == 1 and apart * source.rows.stride * window_of(source.columns, Q) <= STEP_MAX:
         rows = min(div_ceil(P, apart), P_MAX // units)
         if rows * apart >= P:
@@ -199,15 +199,10 @@ def cut_of(source: Source, geometry: Geometry, side: int, most_elements: int) ->
     return Cut(side=side, parts=parts, rows=rows, apart=apart, images=images)
 
 
-def outputs_apart(axis: Axis) -> int:
-    """The distance of outputs that see elements of x at the same taps; outputs between see zeros there."""
-    return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
-
-
 def sees_x(axis: Axis, output: int, apart: int, tap: int) -> bool:
     """Whether an output, and the outputs at multiples of `apart` after it, see elements of x or of its padding at a
     tap, not zeros between elements."""
-    if apart % outputs_apart(axis) > 0:
+    if apart % num_phases(axis) > 0:
         return True
     place = output * axis.stride + tap * axis.dilation - axis.before
     return place % axis.lhs_dilation == 0

@@ -409,7 +409,7 @@ def taps_of_window(rows: Axis, B: int, U: int, V: int, front: int) -> int:
 
 def x_width(columns: Axis, whole: int, taps: int) -> int:
     """Columns of X: x's own; without a `whole_group` all that so many columns of taps read, zeros included."""
-    return columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (taps - 1) * columns.dilation + 1
+    return columns.size if whole >= 0 else window_of(columns, columns.out, taps)
 
 
 def matrix_elements(geometry: Geometry) -> int:

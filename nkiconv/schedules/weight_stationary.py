@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import m_packing
-from .block_axes import BlockAxis, block_axis, num_steps
+from .block_axes import BlockAxis, block_axis
 from .block_schedule import Place, Resident, RowTile, Schedule, Sweep, home_first
-from .geometry import Geometry, num_taps
+from .geometry import Geometry, num_phases, num_taps
 from .long_kernels import too_many_tiles
 from .m_packing import PackedSettings
 from .options import Options, prologue_bytes, taken_unsupported
@@ -169,7 +169,7 @@ def unsupported_phases(geometry: Geometry) -> str:
             "feature_group_count=1, lhs_dilation=1: weight_stationary has phases of transposed convolutions, or of "
             "lhs_dilation above 1; use implicit_gemm"
         )
-    phases = math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns))
+    phases = math.prod(num_phases(axis) for axis in (geometry.planes, geometry.rows, geometry.columns))
     if phases > PHASES_MAX:
         return (
             f"lhs_dilation={steps}: weight_stationary takes at most {PHASES_MAX} phases, not {phases}; use "
@@ -191,7 +191,7 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
     rows, height, width = (setting(config, name, 0) for name in ("rows", "height", "width"))
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     outputs = [math.prod(block) for block in BLOCKS if _has_phases(geometry, *block)]
-    if num_steps(geometry.planes) > 1 or not outputs:
+    if num_phases(geometry.planes) > 1 or not outputs:
         steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
         return f"lhs_dilation={steps}: {ALGORITHM} of groups takes blocks of at most 4 phases; use implicit_gemm"
     if per_c > TILE_ROWS[-1] or per_k > P_MAX // min(outputs):
@@ -211,7 +211,7 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
 
 def _has_phases(geometry: Geometry, height: int, width: int) -> bool:
     """Whether blocks have every phase equally often: groups have one stationary for all outputs of a block."""
-    return height % num_steps(geometry.rows) == 0 and width % num_steps(geometry.columns) == 0
+    return height % num_phases(geometry.rows) == 0 and width % num_phases(geometry.columns) == 0
 
 
 def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettings) -> str:
@@ -334,7 +334,7 @@ def _beside(geometry: Geometry, beside: str) -> tuple[int, int, int]:
     """Phases packed along the columns, for planes, rows and columns."""
     of_axes = BESIDE.index("planes"), BESIDE.index("rows"), BESIDE.index("columns")
     axes, at = (geometry.planes, geometry.rows, geometry.columns), BESIDE.index(beside)
-    z, p, q = (num_steps(axis) if at >= least else 1 for axis, least in zip(axes, of_axes, strict=True))
+    z, p, q = (num_phases(axis) if at >= least else 1 for axis, least in zip(axes, of_axes, strict=True))
     return z, p, q
 
 

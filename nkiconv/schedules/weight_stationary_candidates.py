@@ -14,10 +14,9 @@ from typing import Any
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from . import stacked, weight_stationary
-from .block_axes import num_steps
 from .block_schedule import Schedule
 from .cuts import window_of
-from .geometry import Geometry
+from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
 from .prices import array_end_ns, dma_ns, first_load_ns, last_store_ns, matmul_ns, planes_met, read_ns, transpose_ns
@@ -233,7 +232,7 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
             yield 0.0, PackedSettings.read(config, **own)
     if names & set(NAMES) or unsupported_phases(geometry):
         return
-    if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
+    if math.prod(num_phases(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
         yield 0.0, PhasesSettings.read(config, shard=SHARDS[geometry.K < PARTS * P_MAX])
         return
     shards = SHARDS if geometry.K > 1 else ("outputs",)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..._nki import nisa, nl
-from ...schedules.blocks import extent_of, taps_seen, units_of
+from ...schedules.blocks import taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD
+from ...schedules.cuts import window_of
 from ...schedules.tiles import PSUM_BANKS, div_ceil, filled
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
@@ -173,7 +174,7 @@ def load_blocks(work, feed, index):
     by_rows = len(tile) <= ROWS_REGIONS and (is_channels_last(geometry.x_strides) or one.clips == None)
     rows, there, bottom = 1 if by_rows else settings.rows, 0, sum(one.h)
     for row in range(0, settings.rows, rows):
-        needed = row * geometry.rows.stride + extent_of(geometry.rows, rows, one.r)
+        needed = row * geometry.rows.stride + window_of(geometry.rows, rows, one.r[1])
         needed = bottom if row + rows == settings.rows else min(bottom, max(there, needed))
         for piece in pieces:
             for t in one.planes:

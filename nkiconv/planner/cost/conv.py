@@ -10,11 +10,10 @@ from typing import Any
 from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
 from ...schedules.activation_stationary import settings_of
 from ...schedules.conv_algorithms import fills_partitions, plan_of, seen_by
-from ...schedules.geometry import num_taps
+from ...schedules.geometry import num_phases, num_taps
 from ...schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
 from ...schedules.long_kernels import UNROLLED_NS
 from ...schedules.patches import parts_of_rows
-from ...schedules.pixel_tiles import outputs_apart
 from ...schedules.planes import (
     dmas_of_piece,
     is_by_plane,
@@ -193,7 +192,7 @@ class ActivationStationary(ConvAlgorithm):
                 near = [one for one in every if one < now[name]][-1:] + [one for one in every if one > now[name]][:1]
                 values[name] = near
         if "rows" in now:
-            apart = geometry.rows.stride * outputs_apart(geometry.rows)
+            apart = geometry.rows.stride * num_phases(geometry.rows)
             values["rows"] = [now["rows"] - apart, now["rows"] + apart]
         return list(settings_of(geometry, shape.options).near(config, now, **values))
 
