@@ -196,10 +196,8 @@ def _scheduled(
             rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
             tiles = tiles_of_units(planes, rows, columns, most, half if config.split == 1 else 0)
             clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
-            h, w = (
-                (0, window_of(geometry.rows, config.rows, r[1])),
-                (0, window_of(geometry.columns, config.columns, s[1])),
-            )
+            h = 0, window_of(geometry.rows, config.rows, r[1])
+            w = 0, window_of(geometry.columns, config.columns, s[1])
             if clips is not None:
                 h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
             known[r, s] = tiles, clips, h, w
