@@ -147,7 +147,7 @@ def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
 
 def whole_taps(geometry: Geometry) -> tuple[int | None, int | None, int | None]:
     """The first tap of planes, of rows and of columns at which outputs see all elements, or None."""
-    planes, rows, columns = map(_whole_tap, (geometry.planes, geometry.rows, geometry.columns))
+    planes, rows, columns = map(_whole_tap, geometry.axes)
     return planes, rows, columns
 
 
@@ -171,7 +171,7 @@ def has_lines(geometry: Geometry) -> bool:
     """Whether lines are possible: one tap that sees each pixel, 16 bits, planes without gaps that lines cut evenly."""
     whole = num_taps(geometry) == 1 and geometry.hbm_itemsize == 2
     whole = whole and line_width(geometry.rows.size * geometry.columns.size) > 0
-    for axis in (geometry.planes, geometry.rows, geometry.columns):
+    for axis in geometry.axes:
         in_step = axis.out == 1 or axis.stride == axis.lhs_dilation
         whole = whole and axis.before == 0 and axis.size == axis.out and in_step
     for strides in (geometry.x_strides, geometry.y_strides):

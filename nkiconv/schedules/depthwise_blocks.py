@@ -16,6 +16,8 @@ apart; matrices have columns for the outputs between.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,22 +146,20 @@ class BlockSchedule:
     @property
     def num_items(self) -> int:
         """The number of items."""
-        side = self.settings.beside if self.by_pixels else len(self.windows)
-        below, images = div_ceil(self.geometry.rows.out, self.out_rows), self.geometry.planes.out
-        found = div_ceil(len(self.windows), side) * div_ceil(below, self.settings.below)
-        return len(self.chunks) * found * div_ceil(images, self.settings.images)
+        return len(self.chunks) * math.prod(map(len, self.cuts))
+
+    @property
+    def cuts(self) -> tuple[list[Part], list[Part], list[Part]]:
+        """(first, count) of windows, of blocks below each other and of images of items."""
+        windows, below = len(self.windows), div_ceil(self.geometry.rows.out, self.out_rows)
+        of_windows = cut(windows, self.settings.beside if self.by_pixels else windows)
+        return of_windows, cut(below, self.settings.below), cut(self.geometry.planes.out, self.settings.images)
 
     @functools.cached_property
     def items(self) -> list[BlocksItem]:
         """All items, in order."""
-        side = self.settings.beside if self.by_pixels else len(self.windows)
-        return [
-            BlocksItem(number, chunk, images, below, windows)
-            for number, chunk in enumerate(self.chunks)
-            for windows in cut(len(self.windows), side)
-            for below in cut(div_ceil(self.geometry.rows.out, self.out_rows), self.settings.below)
-            for images in cut(self.geometry.planes.out, self.settings.images)
-        ]
+        every = itertools.product(enumerate(self.chunks), *self.cuts)
+        return [BlocksItem(*chunk, images, below, windows) for chunk, windows, below, images in every]
 
     @property
     def matrix_size(self) -> int:

@@ -85,6 +85,11 @@ class Geometry:
     times: int = 1
 
     @property
+    def axes(self) -> tuple[Axis, Axis, Axis]:
+        """Planes, rows and columns."""
+        return self.planes, self.rows, self.columns
+
+    @property
     def depth_axis(self) -> Axis:
         """`depth`, which must not be None."""
         assert self.depth is not None

@@ -106,10 +106,9 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
         axis=plain_axis(columns.size, columns.out), image=0, b0=0, bn=sums.size, q0=0, qn=columns.out, x0=w0, xn=wn,
         y0=0, yn=columns.out, shift=shift, pad=pad, tiles=tiles,
     )  # fmt: skip
-    cuts = _cuts(geometry, (planes, rows, part), config, len(k_tiles))
-    if cuts[1] * cuts[2] > ITEMS_MOST:
+    items = _items(geometry, (planes, rows, part), config, len(k_tiles))
+    if not items:
         return None
-    items = _items((planes, rows, part), L, cuts)
     lanes = tuple(RowTile(lane * row_tile, lane, 0, geometry.C, 0, U * geometry.K) for lane in range(L))
     sweeps = []
     for v in range(planes.sweeps):
@@ -133,16 +132,14 @@ def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
     )
 
 
-Axes = tuple[BlockAxis, BlockAxis, ShiftedPart]
-
-
-def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, k_tiles: int) -> tuple[Axis, int, int]:
-    """(planes' Axis of a row tile, parts of its planes, parts of the blocks of rows) of output tiles: as many
-    accumulators as fit beside x, and equally many output tiles for each core."""
+def _items(
+    geometry: Geometry, axes: tuple[BlockAxis, BlockAxis, ShiftedPart], config: PackedSettings, k_tiles: int
+) -> tuple[Lanes, ...]:
+    """Output tiles of as many accumulators as fit beside x, equally many for each core; () if there are too many."""
     planes, rows, part = axes
     widest, L = max(count for _, _, _, count in part.tiles), config.lanes
     blocks = min(rows.blocks, max(1, BANK_COLUMNS // widest))
-    own = geometry.planes if L == 1 else images_axis(div_ceil(planes.out, L))
+    own = geometry.planes if L == 1 else images_axis(div_ceil(planes.out, L))  # of a row tile
     volume, images = own.out // own.images, 1
     if blocks == rows.blocks and len(part.tiles) == 1:
         room = X_ROOM // (X_BUFFERS[0] * rows.size * part.xn * geometry.itemsize * k_tiles)
@@ -156,15 +153,12 @@ def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, k_tiles: int) 
         n_planes += 1
     elif n_planes * n_blocks % PARTS and n_blocks < rows.blocks:
         n_blocks += 1
-    return own, n_planes, n_blocks
-
-
-def _items(axes: Axes, L: int, cuts: tuple[Axis, int, int]) -> tuple[Lanes, ...]:
-    (planes, rows, part), (own, n_planes, n_blocks) = axes, cuts
-    every, found = planes.blocks * planes.images if L == 1 else own.out, []
-    total = planes.images * planes.blocks
+    if n_planes * n_blocks > ITEMS_MOST:
+        return ()
+    total, found = planes.images * planes.blocks, []
+    every, volumes = (total, planes.images) if L == 1 else (own.out, 1)
     of_rows = [part_of(rows, 0, *one, whole=True) for one in cut_into(rows.blocks, n_blocks)]
-    for z0, zn in cut_planes(every, planes.images if L == 1 else 1, min(n_planes, every)):
+    for z0, zn in cut_planes(every, volumes, min(n_planes, every)):
         first = range(z0, min(total, z0 + L * own.out), own.out)
         of_planes = [part_of(planes, z // planes.blocks, z % planes.blocks, min(zn, total - z)) for z in first]
         found += [tuple((z, p, part) for z in of_planes) for p in of_rows]

@@ -169,7 +169,7 @@ def unsupported_phases(geometry: Geometry) -> str:
             "feature_group_count=1, lhs_dilation=1: weight_stationary has phases of transposed convolutions, or of "
             "lhs_dilation above 1; use implicit_gemm"
         )
-    phases = math.prod(num_phases(axis) for axis in (geometry.planes, geometry.rows, geometry.columns))
+    phases = math.prod(num_phases(axis) for axis in geometry.axes)
     if phases > PHASES_MAX:
         return (
             f"lhs_dilation={steps}: weight_stationary takes at most {PHASES_MAX} phases, not {phases}; use "
@@ -295,7 +295,7 @@ def _tiling(geometry: Geometry, settings: PhasesSettings) -> tuple[Any, ...]:
 
 def _longest(geometry: Geometry) -> int:
     """The axis along which segments are neighbours; planes only of one volume, else sums would include other images."""
-    sizes = [axis.out for axis in (geometry.planes, geometry.rows, geometry.columns)]
+    sizes = [axis.out for axis in geometry.axes]
     if geometry.planes.images > 1 or geometry.planes.taps == 1:
         sizes[0] = 0
     return sizes.index(max(sizes))
@@ -332,48 +332,44 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
 
 def _beside(geometry: Geometry, beside: str) -> tuple[int, int, int]:
     """Phases packed along the columns, for planes, rows and columns."""
-    of_axes = BESIDE.index("planes"), BESIDE.index("rows"), BESIDE.index("columns")
-    axes, at = (geometry.planes, geometry.rows, geometry.columns), BESIDE.index(beside)
-    z, p, q = (num_phases(axis) if at >= least else 1 for axis, least in zip(axes, of_axes, strict=True))
+    at = BESIDE.index(beside)
+    z, p, q = (num_phases(axis) if at >= least else 1 for axis, least in zip(geometry.axes, (3, 2, 1), strict=True))
     return z, p, q
 
 
 def _axes(
     geometry: Geometry, beside: tuple[int, int, int], aligned: bool = False
 ) -> tuple[BlockAxis, BlockAxis, BlockAxis]:
-    axes = zip((geometry.planes, geometry.rows, geometry.columns), beside, strict=True)
-    planes, rows, columns = (block_axis(axis, count, aligned) for axis, count in axes)
+    planes, rows, columns = map(block_axis, geometry.axes, beside, (aligned,) * 3)
     return planes, rows, columns
 
 
 def _sweeps(geometry: Geometry, axes: tuple[BlockAxis, ...], packs: bool) -> tuple[Sweep, ...]:
-    return tuple(_sweep(geometry, axes, v, packs) for v in itertools.product(*(range(axis.sweeps) for axis in axes)))
-
-
-def _sweep(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], packs: bool) -> Sweep:
-    own = [axis.outputs(one) for axis, one in zip(axes, v, strict=True)]
-    # columns outermost: the rows of a block are neighbours
-    outputs = tuple((fz, fp, fq) for fq in own[2] for fz in own[0] for fp in own[1])
     planes, rows, columns = ([{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes)
-    #: places of stationaries along each axis; all sweeps of groups share them, plane by plane of taps
-    sizes = [axis.window for axis in axes]
+    # places of stationaries along each axis; all sweeps of groups share them, plane by plane of taps
+    sizes, sweeps, last = [axis.window for axis in axes], [], num_taps(geometry) - 1
     if geometry.groups > 1:
         sizes[0] = geometry.planes.taps
-    found, last = [], num_taps(geometry) - 1
-    for e in itertools.product(*(axis.elements(one) for axis, one in zip(axes, v, strict=True))):
-        taps = []
-        for fz, fp, fq in outputs:
-            t, r, s = planes[fz].get(e[0], -1), rows[fp].get(e[1], -1), columns[fq].get(e[2], -1)
-            tap = (t * geometry.rows.taps + r) * geometry.columns.taps + s
-            taps.append(-1 if t < 0 or r < 0 or s < 0 else last - tap if geometry.flipped else tap)
-        index = taps[0]
-        if packs:
-            z, p, q = (one - axis.low for axis, one in zip(axes, e, strict=True))
-            z = planes[own[0][0]][e[0]] if geometry.groups > 1 else z
-            index = (z * sizes[1] + p) * sizes[2] + q
-        found.append(Place((e[0], e[1], e[2]), index, tuple(taps)))
-    products = home_first(geometry, axes, v, found) if geometry.groups > 1 else tuple(found)
-    return Sweep(outputs, products, math.prod(sizes) if packs else num_taps(geometry))
+    for v in itertools.product(*(range(axis.sweeps) for axis in axes)):
+        own = [axis.outputs(one) for axis, one in zip(axes, v, strict=True)]
+        # columns outermost: the rows of a block are neighbours
+        outputs = tuple((fz, fp, fq) for fq in own[2] for fz in own[0] for fp in own[1])
+        found = []
+        for e in itertools.product(*(axis.elements(one) for axis, one in zip(axes, v, strict=True))):
+            taps = []
+            for fz, fp, fq in outputs:
+                t, r, s = planes[fz].get(e[0], -1), rows[fp].get(e[1], -1), columns[fq].get(e[2], -1)
+                tap = (t * geometry.rows.taps + r) * geometry.columns.taps + s
+                taps.append(-1 if t < 0 or r < 0 or s < 0 else last - tap if geometry.flipped else tap)
+            index = taps[0]
+            if packs:
+                z, p, q = (one - axis.low for axis, one in zip(axes, e, strict=True))
+                z = planes[own[0][0]][e[0]] if geometry.groups > 1 else z
+                index = (z * sizes[1] + p) * sizes[2] + q
+            found.append(Place((e[0], e[1], e[2]), index, tuple(taps)))
+        products = home_first(geometry, axes, v, found) if geometry.groups > 1 else tuple(found)
+        sweeps.append(Sweep(outputs, products, math.prod(sizes) if packs else last + 1))
+    return tuple(sweeps)
 
 
 def _extents(residents: list[Resident]) -> tuple[int, int, int]:

@@ -232,7 +232,7 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
             yield 0.0, PackedSettings.read(config, **own)
     if names & set(NAMES) or unsupported_phases(geometry):
         return
-    if math.prod(num_phases(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
+    if math.prod(num_phases(axis) for axis in geometry.axes) > MANY_PHASES:
         yield 0.0, PhasesSettings.read(config, shard=SHARDS[geometry.K < PARTS * P_MAX])
         return
     shards = SHARDS if geometry.K > 1 else ("outputs",)
