@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice, product
 from typing import Any
 
@@ -33,7 +33,7 @@ from .blocks import (
 from .blocks_bound import BlocksBound
 from .blocks_schedule import BlocksSchedule, build
 from .geometry import Geometry
-from .settings import Config, declarations, once_a_config
+from .settings import Config, declarations, once_a_config, values_of
 from .tables import Table, ceil, joined, some, table
 from .tiles import P_MAX, div_ceil
 
@@ -69,9 +69,9 @@ def candidates(
     """(ns, config) of the `count` candidates of least time that hold the given settings and fit. geometry: of x and gy
     in memory."""
     every = (0, LINES, TRANSPOSED) if given.get("side", 1) == 1 else (0,)
-    places = choices(given, "exchanged", (0, 1) if pays_exchanged(geometry, bias) else (0,))
+    places = values_of(given, "exchanged", (0, 1) if pays_exchanged(geometry, bias) else (0,))
     found: list[Iterator[tuple[float, Config]]] = []
-    for exchanged, pixels in product(places, choices(given, "pixels", every)):
+    for exchanged, pixels in product(places, values_of(given, "pixels", every)):
         known = {"warmup": WARM_UP, **given, "exchanged": exchanged, "pixels": pixels}
         config: Config = tuple(known.items())
         source = in_places(geometry, config)
@@ -102,11 +102,6 @@ def _least(bound: BlocksBound, known: Mapping[str, Any], count: int) -> Iterator
             yield float(priced["ns"][at]), BlocksSettings(**every).pairs
 
 
-def choices(given: Mapping[str, Any], name: str, values: Iterable[int]) -> tuple[int, ...]:
-    """The given value of a setting, or `values` without repetitions."""
-    return (given[name],) if name in given else tuple(dict.fromkeys(values))
-
-
 def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
     """Candidate settings that hold the given ones, without buffers unless given, and without warm-up."""
     geometry, is_transposed = bound.geometry, bound.pixels > 0
@@ -114,22 +109,22 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
     # narrower blocks would have short runs of x
     wide = (Q,) if geometry.x_strides[0] != 1 else _parts(Q, EXTENTS)
     whole, found = div_ceil(K, P_MAX), []
-    besides = choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry)))
-    for beside, side in product(besides, choices(given, "side", (1,) if is_transposed else SIDES)):
+    besides = values_of(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry)))
+    for beside, side in product(besides, values_of(given, "side", (1,) if is_transposed else SIDES)):
         most, own, least = max_channels(geometry, beside), div_ceil(C, side), columns_beside(geometry, beside)
         # several row tiles pay if blocks are planes, whose zeros are left out
         is_plane = side > 1 and "side" not in given
         rows, columns = ((P,), (Q,)) if is_plane else (_parts(P, EXTENTS), wide)
         # accumulators of channels that are transposed together need not wait for others
         widths = (most, min(most, P_MAX)) if bound.pixels == TRANSPOSED else (most,)
-        for channels in choices(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):
+        for channels in values_of(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):
             parts = div_ceil(C, channels)
             t = table(
-                outputs=choices(given, "outputs", _parts(whole, OUTPUTS)),
-                inputs=choices(given, "inputs", _parts(parts, INPUTS)),
-                split=choices(given, "split", (0, 1)),
-                rows=choices(given, "rows", rows),
-                columns=[one for one in choices(given, "columns", columns) if one >= least],
+                outputs=values_of(given, "outputs", _parts(whole, OUTPUTS)),
+                inputs=values_of(given, "inputs", _parts(parts, INPUTS)),
+                split=values_of(given, "split", (0, 1)),
+                rows=values_of(given, "rows", rows),
+                columns=[one for one in values_of(given, "columns", columns) if one >= least],
                 channels=(channels,),
                 beside=(beside,),
                 side=(side,),

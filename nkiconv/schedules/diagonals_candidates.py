@@ -25,7 +25,7 @@ from .diagonals import (
 )
 from .geometry import Geometry
 from .prices import first_load_ns, last_store_ns, matmul_rates
-from .settings import Config, once_a_config
+from .settings import Config, once_a_config, values_of
 from .tables import Table, ceil, dma_ns, some, table
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
@@ -111,7 +111,7 @@ class DiagonalsBound:
         P, Q, groups = self.geometry.rows.out, self.geometry.columns.out, self.geometry.groups
         every = {"side": SIDES, "below": BELOW, "beside": [one for one in BESIDE if groups % one == 0]}
         every |= {"rows": [one for one in EXTENTS if one <= P], "columns": sorted({*(e for e in EXTENTS if e <= Q), Q})}
-        t = table(**{name: (given[name],) if name in given else values for name, values in every.items()})
+        t = table(**{name: values_of(given, name, values) for name, values in every.items()})
         t["sums"] = self.sums(t["rows"], t["columns"])
         fits = t["rows"] * t["columns"] * t["beside"] * self.k <= P_MAX // t["below"]
         t = some(t, fits & (t["beside"] * t["sums"] <= BANK_COLUMNS))
@@ -137,7 +137,7 @@ class DiagonalsBound:
         }
         for name in options.keys() & given.keys():
             options[name] = np.full((1, len(most)), given[name])
-        strips = (given["strips"],) if "strips" in given else (0, 1) if self.last else (0,)
+        strips = values_of(given, "strips", (0, 1) if self.last else (0,))
         at = table(block=range(len(most)), **{name: range(len(one)) for name, one in options.items()}, strips=strips)
         t = {**some(blocks, at["block"]), "strips": at["strips"]}
         t |= {name: one[at[name], at["block"]] for name, one in options.items()}

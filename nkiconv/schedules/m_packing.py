@@ -244,7 +244,7 @@ def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, i
     if planes.taps > 1 and planes.lhs_dilation == 1 and geometry.packed == 0 and not geometry.flipped:
         most = min(P_MAX // geometry.K, planes.out // planes.images, DEPTH_MOST)
     found = []
-    for V in [given["depth"]] if "depth" in given else range(1, most + 1):
+    for V in values_of(given, "depth", range(1, most + 1)):
         seen = with_windows(geometry, V)
         if window_channels(seen) > P_MAX:
             continue

@@ -275,8 +275,8 @@ def setting(config: Config, name: str, default: Any) -> Any:
 
 
 def values_of(given: Mapping[str, Any], name: str, values: Iterable[Any]) -> list[Any]:
-    """Candidate values of a setting: the given one alone, or these."""
-    return [given[name]] if name in given else list(values)
+    """Candidate values of a setting: the given one alone, or these, each once."""
+    return [given[name]] if name in given else list(dict.fromkeys(values))
 
 
 def form_unsupported(config: Any) -> str:
