@@ -81,8 +81,7 @@ class Repeat:
 class Schedule:
     """All work: groups of M tiles whose filters are in SBUF together, and items in the order of the work.
 
-    moved: for each group its first M tile whose filters DMA transposes. filter_bytes: most bytes per partition of a
-    group's filters.
+    moved: for each group its first M tile whose filters DMA transposes.
     """
 
     geometry: Geometry
@@ -91,7 +90,6 @@ class Schedule:
     batches: tuple[Batch, ...]
     items: tuple[Item, ...]
     moved: tuple[int, ...]
-    filter_bytes: int
 
     @property
     def loop(self) -> int:
@@ -293,8 +291,7 @@ def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, f
         items += [Item(index, out_tile) for out_tile in cuts[alike]]
     for first, count in (share(len(items), PARTS, half) for half in range(PARTS)):
         items[first + count - 1] = replace(items[first + count - 1], last=True)
-    moved = moved_from(batches, settings.moved)
-    return Schedule(geometry, options, settings, batches, tuple(items), moved, filter_bytes)
+    return Schedule(geometry, options, settings, batches, tuple(items), moved_from(batches, settings.moved))
 
 
 def kinds_of(geometry: Geometry) -> int:

@@ -307,10 +307,6 @@ class Stack:
         """Rows of Z."""
         return self.lead + self.num_taps * self.B
 
-    def z_row(self, u: int) -> int:
-        """The row of Z of the first tap of output row u."""
-        return self.lead + u * self.V * self.geometry.rows.stride
-
     @property
     def z_elements(self) -> int:
         """Elements per partition of Z, in whole words."""

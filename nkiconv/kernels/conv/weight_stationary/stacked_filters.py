@@ -69,7 +69,7 @@ class TransposedFilters(nl.NKIObject):
             raw_sbuf = None
             if schedule.filters == "straight":
                 for u, r, rn in schedule.z_loads:
-                    row = schedule.z_row(u) + r * rows.dilation
+                    row = schedule.lead + u * schedule.V * rows.stride + r * rows.dilation
                     self._load_taps(z_sbuf, m_tile, u * m_tile[1], row, (r, rn), dmas)
             else:
                 raw_sbuf = nl.ndarray((m_tile[1], C, rows.taps, taps), dtype=w_dtype, buffer=nl.sbuf)
