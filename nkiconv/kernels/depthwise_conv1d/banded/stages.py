@@ -154,7 +154,7 @@ def transpose_in(run, index, parts, part):
         return
     size, partitions = blocks.per_group * blocks.block, tile.chunks_in * tile.rows
     if first == 0:
-        held.x_blocks = start_blocks(tile, size, x_dtype)
+        held.x_blocks = start_blocks(tile, size, x_dtype, blocks.settings.x_stationary)
     if tile.datan == 0:
         return
     finish_gates(held.gates, run.ledger if index > 0 else None)
@@ -182,12 +182,20 @@ def first_position(apart, block, j):
     return j // apart * apart * block + j % apart
 
 
-def start_blocks(tile, size, dtype):
-    """X [(a, i), J, row], with zeros in blocks without data."""
+def start_blocks(tile, size, dtype, is_whole):
+    """X [(a, i), J, row], with zeros in blocks without data that share a matmul with blocks with data, or in all blocks
+    without data."""
     x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
-    for first, end in ((0, tile.data0), (tile.data0 + tile.chunks_in * tile.blocks_in, tile.x_width)):
-        if first < end:
-            nisa.memset(dst=x_sbuf[0:size, first:end, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
+    end = tile.data0 + tile.chunks_in * tile.blocks_in
+    zero0, zero_end = max(0, tile.data0 - tile.jn + 1), min(tile.x_width, end + tile.jn - 1)
+    if tile.datan == 0 or is_whole:
+        zero0 = 0
+    if tile.datan == 0 or is_whole or tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may have no data at all
+        zero_end = tile.x_width
+    if zero0 < tile.data0:
+        nisa.memset(dst=x_sbuf[0:size, zero0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
+    if end < zero_end:
+        nisa.memset(dst=x_sbuf[0:size, end:zero_end, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
     return x_sbuf
 
 
