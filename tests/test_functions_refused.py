@@ -248,6 +248,7 @@ KERNEL = [
     ({"img_ref": XK.astype(ml_dtypes.float8_e5m2), "filter_ref": WK.astype(ml_dtypes.float8_e5m2)},
      "img_ref.dtype=float8_e5m2"),
     ({"rhs_dilation": (1, 20)}, "Q=-20: output width must be at least 1"),
+    ({"algorithm": "banded", "config": (("nonsense", 1),)}, r"config=.*: banded has no setting nonsense; it has \("),
     ({"residual": zeros(2, 5, 1, 37), "out_perm": (0, 2, 3, 1)}, r"must be y's, as stored, \(2, 1, 37, 5\)"),
     *((asked | CAUSAL | changed, message) for asked in ({"initial_state": STATE}, {"return_final_state": True})
       for changed, message in (

@@ -180,6 +180,8 @@ def test_no_images():
     )
     assert (q.shape, v.shape, state.shape, states.shape) == ((0, 5, 2, 4), (0, 5, 1, 3), (0, 11, 3), (0, 2, 11, 3))
     assert {q.dtype, v.dtype, state.dtype} == {np.dtype(BF16)}
+    q, v = nkiconv.causal_conv1d_split_update(x[:, :, 0], state, w, splits=splits)
+    assert (q.shape, v.shape) == ((0, 2, 4), (0, 1, 3))
 
 
 # Steps of decoding.
@@ -261,9 +263,3 @@ def test_prefill_and_steps_are_one_run():
         parts = nkiconv.causal_conv1d_split_update(np.ascontiguousarray(x[:, :, t]), state, w, bias, splits=splits)
         assert all(one.tobytes() == part[:, t].tobytes() for one, part in zip(parts, whole, strict=True))
     assert state.tobytes() == final.tobytes()
-
-
-def test_steps_of_no_sequences():
-    splits, x, w = ((2, 4, True), (1, 3, False)), np.zeros((0, 11), BF16), np.ones((11, 4), BF16)
-    q, v = nkiconv.causal_conv1d_split_update(x, np.zeros((0, 11, 3), BF16), w, splits=splits)
-    assert (q.shape, v.shape) == ((0, 2, 4), (0, 1, 3))

@@ -227,13 +227,6 @@ def test_nan_and_inf_stay_in_their_pixel():
 
 
 REFUSED = {
-    "name": ({"y_norm": "batch"}, UnsupportedError, "y_norm='batch': accepted are None, rms, layer"),
-    "eps of 0": ({"y_norm": "rms", "y_norm_eps": 0.0}, UnsupportedError, "y_norm_eps=0.0: must be a number from 2"),
-    "eps of bool": ({"y_norm": "rms", "y_norm_eps": True}, UnsupportedError, "y_norm_eps=True"),
-    "eps is NaN": ({"y_norm": "rms", "y_norm_eps": np.nan}, UnsupportedError, "y_norm_eps=nan"),
-    "weight alone": ({"y_norm_weight": np.ones(24, np.float32)}, UnsupportedError, "y_norm_weight: there is no norm"),
-    "bias alone": ({"y_norm_bias": np.ones(24, np.float32)}, UnsupportedError, "y_norm_bias: there is no norm"),
-    "before alone": ({"return_before_norm": True}, UnsupportedError, "return_before_norm: there is no norm that it be"),
     "weight of C": ({"y_norm": "rms", "y_norm_weight": np.ones(20, np.float32)}, GeometryError, "y_norm_weight.shape"),
     "weight of float64": ({"y_norm": "rms", "y_norm_weight": np.ones(24)}, DtypeError, "y_norm_weight.dtype=float64"),
     "algorithm": ({"y_norm": "rms", "algorithm": "stacked"}, UnsupportedError, "y_norm=rms: stacked has some"),

@@ -198,8 +198,6 @@ CHANNEL = {"return_stats": "channel"}
 
 
 @pytest.mark.parametrize(("function", "x", "w", "more", "message"), [
-    (nkiconv.conv2d, X, W, {"return_stats": "group"}, "return_stats='group': accepted are None, channel"),
-    (nkiconv.conv2d, X, W, {"return_stats": True}, "return_stats=True"),
     (nkiconv.conv2d, X, W, CHANNEL | {"algorithm": GEMM, "config": (("loop", 1),)},
      "config loop=1: return_stats='channel' adds"),
     (nkiconv.conv2d, X, W, CHANNEL | {"algorithm": "activation_stationary"},

@@ -23,7 +23,6 @@ from nkiconv.errors import NkiconvError
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.reference import num_terms
 from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
-from nkiconv.simulator import KernelAssertionError
 
 #: What each algorithm is for, small; between them every algorithm has something to do.
 PURPOSES = [
@@ -165,23 +164,6 @@ def test_sums_beyond_the_output_dtype_become_infinite_where_they_are(algorithm, 
     np.testing.assert_array_equal(np.isposinf(actual), beyond)
     within = np.abs(y) <= 2048  # integers that fp16 holds
     np.testing.assert_array_equal(actual[within], y[within])
-
-
-@pytest.mark.cover(8)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(("config", "message"), [
-    ((("nonsense", 1),), r"config=.*: {algorithm} has no setting nonsense; it has \("),
-    ((("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
-    (("block", 32), r"config=.*; entry 0 is .*, pass a pair \(name, value\)"),
-    (32, r"config=32: must be None or a tuple of \(name, value\) pairs"),
-], ids=["unknown", "twice", "flat", "number"])  # fmt: skip
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "fft"])
-def test_wrong_settings_are_refused_by_name(algorithm, config, message):
-    problem = PURPOSES[0].problem("fp32").replace(C=3, K=3, groups=3)
-    x, w = normals(np.random.default_rng(6), problem)
-    message = message if algorithm in ALGORITHMS else "algorithm='fft': accepted are None, "
-    with pytest.raises(KernelAssertionError, match=message.format(algorithm=algorithm)):
-        run(x, w, problem, 2, algorithm=algorithm, config=config)
 
 
 def test_inputs_are_not_changed():

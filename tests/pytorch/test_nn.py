@@ -76,6 +76,3 @@ def test_state_dicts_go_both_ways_and_copies_keep_the_fusion():
     for other in (copy.deepcopy(conv), torch.load(saved, weights_only=False)):
         assert (other.activation, other.residual_position, other.layer) == ("silu", "post_activation", "mixer")
         assert torch.equal(other(x), conv(x))
-
-
-# Transposed convolutions in layers and models.
