@@ -292,5 +292,5 @@ def test_pair(pair):
 
 def test_every_rule_of_the_instructions_has_a_pair():
     others = {rule for rule in RULES if "NKI081" <= rule <= "NKI099"}  # test_isa_rules
-    others |= {"NKI054", "NKI055"}  # test_isa_rules, test_registers
+    others |= {"NKI054", "NKI055"}  # test_isa_rules, test_repeats
     assert {rule for rule in RULES if "NKI040" <= rule <= "NKI137"} - others == {pair.rule for pair in PAIRS}
