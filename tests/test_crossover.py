@@ -110,10 +110,6 @@ LINE = ("--vary", "S", "--values", "4,1", "--C", 16, "--W", 64)
 done = functools.partial(shell.done, "crossover")
 
 
-def document(*arguments):
-    return json.loads(done(*arguments, "--json").stdout)
-
-
 def test_the_table():
     result = done(*LINE)
     for text in ("plans by S: N=1 C=16 W=64, bf16, causal", "modelled", "x copy", "runner-up", "x best", "bound by"):
@@ -122,7 +118,7 @@ def test_the_table():
 
 
 def test_json_csv_and_the_cache(plans, tmp_path):
-    found = document(*LINE, "--csv", "sweep.csv")
+    found = json.loads(done(*LINE, "--csv", "sweep.csv", "--json").stdout)
     assert found["sweep"]["values"] == [1, 4]
     asked = [point for point in found["rows"] if not point["between"]]
     assert [(point["S"], point["C"], point["pad_left"]) for point in asked] == [(1, 16, 0), (4, 16, 3)]

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from isa_tiles import result
 from tolerances import FLOAT64_ROUNDINGS, assert_within_limit
-from torch_activation import torchs
+from torch_exact import activation_of
 
 from nkiconv import bounds
 from nkiconv._nki import nisa
@@ -127,7 +127,7 @@ ARGUMENTS = np.concatenate([np.arange(-12, 12, 2.0**-12), np.linspace(-150, 150,
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_torchs(name):
-    expected = torchs(name)(torch.from_numpy(ARGUMENTS)).numpy()
+    expected = activation_of(name)(torch.from_numpy(ARGUMENTS)).numpy()
     error = np.abs(epilogue_ref(ARGUMENTS, activation=name) - expected)
     assert np.all(error <= FLOAT64_ROUNDINGS * np.maximum(1, np.abs(ARGUMENTS)))
 
@@ -135,7 +135,9 @@ def test_activations_are_torchs(name):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_what_is_not_finite_are_torchs(name):
     values = np.array([np.nan, np.inf, -np.inf])
-    np.testing.assert_array_equal(epilogue_ref(values, activation=name), torchs(name)(torch.from_numpy(values)).numpy())
+    np.testing.assert_array_equal(
+        epilogue_ref(values, activation=name), activation_of(name)(torch.from_numpy(values)).numpy()
+    )
 
 
 @pytest.mark.parametrize("position", RESIDUAL_POSITIONS)
@@ -144,7 +146,7 @@ def test_epilogue_is_torchs(name, position):
     rng = np.random.default_rng(1)
     sums, bias, residual = rng.standard_normal((2, 5, 1, 7)), rng.standard_normal(5), rng.standard_normal((2, 5, 1, 7))
     y, b, r = (torch.from_numpy(array) for array in (sums, bias, residual))
-    act = torchs(name)
+    act = activation_of(name)
     y = y + b[:, None, None]
     expected = act(y + r) if position == "pre_activation" else act(y) + r
     actual = epilogue_ref(sums, bias, name, residual, position)
@@ -155,7 +157,7 @@ def test_epilogue_is_torchs(name, position):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_slopes_are_the_largest_and_rounded_up(name):
     z = torch.from_numpy(np.arange(-8, 8, 2.0**-14)).requires_grad_()
-    torchs(name)(z).sum().backward()
+    activation_of(name)(z).sum().backward()
     largest = float(z.grad.abs().max())
     assert largest <= ACTIVATIONS[name].steepest <= largest + 1e-4
 

@@ -106,16 +106,11 @@ def held_values(every: Sequence[Plan]) -> dict[tuple[str, str], Any]:
     return {key: count.most_common(1)[0][0] for key, count in counts.items()}
 
 
-def with_setting(config: tuple[tuple[str, Any], ...], setting: str, value: Any) -> Config:
-    """A config with another value of a setting."""
-    return tuple((name, value if name == setting else own) for name, own in config)
-
-
 def ratio_of(plan: Plan, setting: str, value: Any) -> float | None:
     """us of a plan with another value of a setting over its own; None where the kernel refuses it."""
     request, rates = Request(problem=plan.problem), Rates()
     operation = operation_for(request)
-    config = with_setting(plan.config, setting, value)
+    config: Config = tuple((name, value if name == setting else own) for name, own in plan.config)
     if operation.kernel_reason(plan.algorithm, operation.whole_shape(request, rates), config):
         return None
     args, kwargs = operation.arguments(request, plan.algorithm, config)

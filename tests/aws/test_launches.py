@@ -33,14 +33,6 @@ def causal_reference(x, w, bias, initial_states=None, return_final_states=False)
     return (y, rows[..., -size:]) if return_final_states else y
 
 
-def packed_conv2d(x, w):
-    return pytorch.conv2d(x, w, padding=1, packed=pytorch.pack_filter(w))
-
-
-def residual_conv2d(x, w, bias, residual):
-    return pytorch.conv2d(x, w, bias, padding=1, residual=residual, activation="relu")
-
-
 X2, X1 = ints(2, 6, 7, 8), ints(2, 6, 9)
 # name: call, its arguments, the same in torch
 CALLS = {
@@ -49,9 +41,10 @@ CALLS = {
     "groups": (pytorch.conv2d, (X2, ints(4, 3, 3, 3), None, (2, 1), 1, 1, 2), F.conv2d),
     "depthwise_conv1d": (pytorch.depthwise_conv1d, (X1, ints(6, 1, 3), ints(6), 1, 1), lambda *a: F.conv1d(*a, 1, 6)),
     "depthwise_conv2d": (pytorch.depthwise_conv2d, (X2, ints(6, 1, 3, 3), None, 1, 1), lambda *a: F.conv2d(*a, 1, 6)),
-    "residual": (residual_conv2d, (X2, ints(4, 6, 3, 3), ints(4), ints(2, 4, 7, 8)),
-     lambda x, w, b, r: F.relu(F.conv2d(x, w, b, padding=1) + r)),
-    "packed": (packed_conv2d, (ints(1, 70, 5, 5), ints(128, 70, 3, 3)), lambda x, w: F.conv2d(x, w, padding=1)),
+    "residual": (lambda x, w, b, r: pytorch.conv2d(x, w, b, padding=1, residual=r, activation="relu"),
+     (X2, ints(4, 6, 3, 3), ints(4), ints(2, 4, 7, 8)), lambda x, w, b, r: F.relu(F.conv2d(x, w, b, padding=1) + r)),
+    "packed": (lambda x, w: pytorch.conv2d(x, w, padding=1, packed=pytorch.pack_filter(w)),
+     (ints(1, 70, 5, 5), ints(128, 70, 3, 3)), lambda x, w: F.conv2d(x, w, padding=1)),
     "causal": (causal, (X1, ints(6, 4), ints(6)), causal_reference),
     "initial states": (causal, (X1, ints(6, 4), ints(6), ints(2, 6, 3)), causal_reference),
     "final states": (causal, (X1, ints(6, 4), None, None, True), causal_reference),

@@ -70,10 +70,6 @@ def _run(kernel: Any, **arguments: Any) -> Any:
     return outputs
 
 
-def _is_float(dtype: Any) -> bool:
-    return np.dtype(dtype).kind == "f" or "float" in np.dtype(dtype).name
-
-
 def _enum_of(arguments: dict[str, Any]) -> bool:
     """dge_mode=3 of NKI 0.2 is dge_mode.none since 0.3."""
     if type(arguments.get("dge_mode")) is not int:
@@ -129,8 +125,9 @@ def _stand_in() -> None:
     sys.modules[f"{package.__name__}.nki"] = nki
     _module(
         "neuron_dtypes", bfloat16=ml_dtypes.bfloat16, float8_e4m3=ml_dtypes.float8_e4m3,
-        float8_e5m2=ml_dtypes.float8_e5m2, is_float_type=_is_float,
-        static_cast=lambda values, dtype: np.asarray(values).astype(dtype), __getattr__=_unknown_dtype,
+        float8_e5m2=ml_dtypes.float8_e5m2, __getattr__=_unknown_dtype,
+        is_float_type=lambda dtype: np.dtype(dtype).kind == "f" or "float" in np.dtype(dtype).name,
+        static_cast=lambda values, dtype: np.asarray(values).astype(dtype),
     )  # fmt: skip
     for name in ("neuronxcc", "neuronxcc.nki"):
         _module(name)

@@ -63,10 +63,6 @@ def _matmul(k: int, m: int, n: int) -> Callable[[np.random.Generator], Arguments
     return lambda rng: (rng.random((k, m)).astype(ml_dtypes.bfloat16), rng.random((k, n)).astype(ml_dtypes.bfloat16))
 
 
-def _product(lhs_t: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    return lhs_t.astype(np.float64).T @ rhs.astype(np.float64)
-
-
 def _mamba(rng: np.random.Generator) -> Arguments:
     delta, u = (rng.random((1, 128, LENGTH)).astype(np.float32) for _ in range(2))
     decay = -rng.random((128, STATES)).astype(np.float32)
@@ -120,7 +116,8 @@ def _nothing(*_inputs: Any) -> None:
 
 TUTORIALS = (
     *(
-        Tutorial("matrix_multiplication_nki_kernels.py", name, _matmul(*shape), _product, terms=shape[0])
+        Tutorial("matrix_multiplication_nki_kernels.py", name, _matmul(*shape),
+                 lambda lhs_t, rhs: lhs_t.astype(np.float64).T @ rhs.astype(np.float64), terms=shape[0])
         for name, shape in (
             ("nki_matmul_basic_", (128, 64, 512)),
             ("nki_matmul_tiled_", (256, 256, 1024)),

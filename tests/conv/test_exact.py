@@ -20,8 +20,7 @@ from conv_calls import (
     planned,
     run,
 )
-from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, LINE, M_TILES, PIXELS, RGB, SAME
-from depthwise_images import depthwise
+from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, LINE, M_TILES, PIXELS, RGB, SAME, depthwise
 from draws import cores
 from tolerances import assert_exact, assert_within_limit
 

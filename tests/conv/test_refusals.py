@@ -4,9 +4,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conv_calls import EDGE, check_refused, integers, planned, run, trace
-from conv_rows import BLOCKS, FOLDED, GEMM, GROUPS, IMAGES, K_PACKING, LINE, M_TILES, NEVER_DISJOINT, PIXELS, PLAIN
+from conv_rows import (
+    BLOCKS,
+    FOLDED,
+    GEMM,
+    GROUPS,
+    IMAGES,
+    K_PACKING,
+    LINE,
+    M_TILES,
+    NEVER_DISJOINT,
+    PIXELS,
+    PLAIN,
+    depthwise,
+)
 from conv_rows import SAME as SIDES
-from depthwise_images import depthwise
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm

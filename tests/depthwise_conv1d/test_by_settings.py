@@ -366,24 +366,13 @@ def recipes(draw, S, on_tensor, least):
     return tuple(found)
 
 
-def row_settings(S, on_tensor):
-    """Settings of `mixed` and `vector`."""
-    return {
-        "recipes": recipes(S, on_tensor, 1),
-        "piece": st.integers(1, 700),
-        "columns": st.integers(1, 700),
-        "shard": shards,
-        "start": recipes(S, on_tensor, 0),
-        "end": recipes(S, on_tensor, 0),
-        "warmup": st.integers(0, 8),
-    }
-
-
 def settings_of(algorithm, S):
     """A strategy for the value of each setting, by name."""
-    if algorithm in ("mixed", "vector"):
-        return row_settings(S, algorithm == "mixed")
+    at_least = [recipes(S, algorithm == "mixed", least) for least in (0, 1)]
+    of_rows = {"recipes": at_least[1], "start": at_least[0], "end": at_least[0], "shard": shards}
+    of_rows |= {"piece": st.integers(1, 700), "columns": st.integers(1, 700), "warmup": st.integers(0, 8)}
     return {
+        "mixed": of_rows, "vector": of_rows,
         "banded": {"block": st.one_of(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128]), st.integers(1, 128)),
          "shard": shards, "groups": st.integers(1, 40), "images": few, "buffers": st.integers(1, 16),
          "buffer_groups": few, "warmup": st.integers(0, 8), "edge": st.integers(0, 9), "streamed": st.integers(1, 12),

@@ -135,11 +135,6 @@ SIZES = {
 }
 
 
-def _places(axes):
-    """Blocks that are whole planes."""
-    return {"rows": outputs(axes[-2]), "columns": outputs(axes[-1])}
-
-
 def _cut():
     """Of blocks cut small: (channels, axes, settings)."""
     seven = [(7, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1)]
@@ -211,7 +206,8 @@ def _table():
     for place, (why, (channels, *axes)) in enumerate(SIDE.items()):
         sizes = {"channels": 2, "outputs": 2, "inputs": 8, "buffers": 8, "split": place % 2, "pixels": 0}
         for side in (2, 4):
-            found[f"side {side}: {why}"] = channels, axes, "blocks", _places(axes) | sizes | {"side": side}, True
+            planes = {"rows": outputs(axes[-2]), "columns": outputs(axes[-1])}  # blocks that are whole planes
+            found[f"side {side}: {why}"] = channels, axes, "blocks", planes | sizes | {"side": side}, True
     for place, (why, (channels, axes, (rows, columns))) in enumerate(GANGS.items()):
         sizes = TURNED | {"rows": rows, "columns": columns, "split": place % 2}
         found[f"gangs: {why}"] = channels, axes, "blocks", sizes, True

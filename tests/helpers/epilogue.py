@@ -101,17 +101,13 @@ def window(problem: ConvProblem) -> int:
     return (problem.S - 1) * problem.rhs_dilation[1]
 
 
-def takes_state(problem: ConvProblem) -> bool:
-    """Whether the public kernel takes a state with this geometry."""
-    one = problem.stride[1] == 1 and problem.lhs_dilation[1] == 1
-    return one and problem.padding[1][0] == window(problem) > 0
-
-
 def fitting(request: Request, problem: ConvProblem) -> Request | None:
     """A request without states that a geometry does not take; None where a factor of y has not its extents."""
     if "C" in (request.chunks or "") and problem.Q != problem.W:
         return None
-    return request if takes_state(problem) else replace(request, state=False, final=False)
+    plain = problem.stride[1] == problem.lhs_dilation[1] == 1
+    takes_state = plain and problem.padding[1][0] == window(problem) > 0
+    return request if takes_state else replace(request, state=False, final=False)
 
 
 def x_shape(problem: ConvProblem, request: Request) -> tuple[int, ...]:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
-from torch_activation import torchs as activation_of
-from torch_exact import torchs
+from torch_exact import activation_of, torchs
 
 from nkiconv import pytorch
 from nkiconv.pytorch.computers.statistics import Norm, moments
@@ -208,11 +207,6 @@ def held_after(rows, state, positions, starts):
 ENDS = (0, 2, 2, 9, 11)
 
 
-def packed_in_torch(x, w, bias, state):
-    """Four sequences, one of which is empty, with states after positions."""
-    return *split_in_torch(x, w, bias, state, offsets=ENDS), held_after(x, state, (2, 6, 11), ENDS[:-1])
-
-
 def split(x, w, bias=None, state=None, **more):
     parts, *states = pytorch.causal_conv1d_split(
         x, w, bias, splits=SPLITS, initial_states=state, return_final_states=True, **more
@@ -392,8 +386,10 @@ LAYERS = {
         of_split(layout=layout), (0, 3), ("tangents", "vmap"),
     ) for layout in ("NCW", "NWC")},
     "b2b": Layer(b2b, b2b_in_torch, randoms((2, 18, 11), (18, 3), (2, 7), (6,)), (0,), ("tangents",)),
+    # four sequences, one of which is empty, with states after positions
     "split, packed": Layer(
-        functools.partial(split, cu_seqlens=torch.tensor(ENDS), state_positions=(2, 6, 11)), packed_in_torch,
+        functools.partial(split, cu_seqlens=torch.tensor(ENDS), state_positions=(2, 6, 11)),
+        lambda *given: (*split_in_torch(*given, offsets=ENDS), held_after(given[0], given[3], (2, 6, 11), ENDS[:-1])),
         of_split(1, rows=4), (), ("tangents", "vmap"),
     ),
     **{f"mlp, {kind}": Layer(

@@ -1,4 +1,7 @@
-"""Small integers, whose sums are exact in any order, and results held against torch's of float64, bit by bit."""
+"""Small integers, whose sums are exact in any order, and results held against torch's of float64, bit by bit; torch's
+functions and activations by the names of nkiconv's."""
+
+from functools import partial
 
 import torch
 from torch.nn import functional as F
@@ -31,3 +34,10 @@ def torchs(name, x, w, bias=None, **more):
     if name.startswith("depthwise"):
         more = {**more, "groups": x.shape[-1 - int(name[-2])]}
     return getattr(F, name.removeprefix("depthwise_"))(x, w, bias, **more)
+
+
+def activation_of(name):
+    """torch.nn.functional's function of one of nkiconv's activations, without its table; the identity of None."""
+    if name is None:
+        return lambda z: z
+    return partial(F.gelu, approximate="tanh") if name == "gelu_tanh" else getattr(F, name)

@@ -283,13 +283,10 @@ def set_to(**state):
     return lambda module: vars(module).update(state)
 
 
-def normed(*args, **named):
-    return parametrizations.weight_norm(Wan(*args, **named))
-
-
 #: What makes a module, whether its code is known, and what happens to it after it was converted.
 VIDEOS = {
-    "wan": (Wan, True, None), "weight_norm": (normed, True, None),
+    "wan": (Wan, True, None),
+    "weight_norm": (lambda *args, **named: parametrizations.weight_norm(Wan(*args, **named)), True, None),
     "dilation": (functools.partial(Wan, dilation=(1, 2, 1)), True, None), "cosmos": (Cosmos, True, None),
     "bf16": (functools.partial(Wan, dtype=torch.bfloat16), True, None),
     "more around": (Wan, True, set_to(_padding=(2, 1, 0, 3, 1, 0))),

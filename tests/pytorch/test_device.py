@@ -11,6 +11,7 @@ from gradchecks import assert_gradients
 from layers import FUNCTIONS, LAYERS, SPLITS
 from tolerances import FLOAT32_SUMS
 from torch.nn import functional as F
+from torch_exact import integers
 
 from nkiconv import simulator
 from nkiconv.errors import UnsupportedError
@@ -90,10 +91,6 @@ def asked_of(name, rank, **more):
     return Convolution(name=name, padding=((1, 1),) * rank, **{**plain, "groups": 1, **more})
 
 
-def small(*shape, most=3, seed=0):
-    return torch.randint(-most, most + 1, shape, generator=torch.Generator().manual_seed(seed + len(shape))).float()
-
-
 #: Of what is asked for, what a kernel is given a tensor for, and what it is told.
 TENSORS = ("bias", "residual", "initial_state", "initial_frames", "x_scale", "x_shift", "y_norm_weight", "y_norm_bias")
 NUMBERS = ("activation", "x_activation", "return_stats", "return_final_state", "y_norm", "chunks", "strict_nonfinite")
@@ -128,7 +125,7 @@ def test_layers(recorder, name, lnc, monkeypatch):
 
 
 def test_packed_filters_go_instead_of_plain_ones(recorder):
-    x, w = torch.ones(1, 70, 5, 5), small(128, 70, 3, 3)
+    x, (w,) = torch.ones(1, 70, 5, 5), integers((128, 70, 3, 3))
     y = device.convolve(Called(asked_of("conv2d", 2), x, w, packed=pack_filter(w)))
     assert torch.equal(y, F.conv2d(x, w, padding=1))
     [(_, _, shapes, told)] = recorder.calls

@@ -131,14 +131,12 @@ def test_flops(name, x, w, more):
     assert found == expected
 
 
-def enlarged(x, w, stats=None):
-    return several(pytorch.conv2d(x, w, groups=2, padding=1, x_upsample=2, return_stats=stats))[0]
-
-
 def test_flops_of_what_is_enlarged_and_of_planes():
     leaves, _ = leaves_of((2, 6, 5, 6), (4, 3, 3, 3))
     expected = flops(lambda x, w: F.conv2d(F.interpolate(x, scale_factor=2), w, groups=2, padding=1), *leaves)[0]
-    assert [flops(functools.partial(enlarged, stats=one), *leaves)[0] for one in (None, "channel")] == [expected] * 2
+    for stats in (None, "channel"):
+        enlarged = functools.partial(pytorch.conv2d, groups=2, padding=1, x_upsample=2, return_stats=stats)
+        assert flops(lambda *given, call=enlarged: several(call(*given))[0], *leaves)[0] == expected
     leaves, _ = leaves_of((1, 2, 3, 4, 5), (1, 2, 2, 4, 5), (3, 2, 2, 3, 3))
     expected = flops(lambda x, frames, w: F.conv3d(torch.cat([frames, x], 2), w), *leaves)
     assert flops(lambda x, frames, w: pytorch.conv3d(x, w, initial_frames=frames), *leaves) == expected

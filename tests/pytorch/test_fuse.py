@@ -68,11 +68,6 @@ def of(make, change):
     return changed
 
 
-def response(self, x):
-    """ConvNeXt V2's norm over the pixels of an image."""
-    return x * (x.norm(dim=(1, 2), keepdim=True) + 1)
-
-
 def excitation(self, x):
     """A gate whose second layer stays, as nothing that a convolution takes comes after it."""
     return x * F.hardsigmoid(self.fc2(self.act(self.fc1(x.mean((2, 3), keepdim=True)))))
@@ -161,7 +156,8 @@ FUSED = {
         "channel_stats; norm conv2d; pointwise_mlp sum gelu",
     ),
     "no scale": (lambda: fm.ConvNext(scale=False), X, [BOTH[0], "mlp.fc2: 1x1 convolution -> sum"], ONE),
-    "a norm between": (lambda: fm.ConvNext(fm.Mlp(between=made(response))), X, APART, "conv2d gelu; conv2d sum"),
+    "a norm over the pixels of an image": (lambda: fm.ConvNext(fm.Mlp(between=made(
+        lambda _self, x: x * (x.norm(dim=(1, 2), keepdim=True) + 1)))), X, APART, "conv2d gelu; conv2d sum"),
     "layers of no bias": (of(fm.ConvNext, lambda model: setattr(model.mlp.fc2, "bias", None)), X, BOTH, ONE),
     "Meta's norm": (lambda: fm.ConvNext(norm=fm.own_norm()), X, BOTH, ONE),
     "timm's norm": (

@@ -265,17 +265,18 @@ def test_a_difference_is_said():
     assert one.endswith("held 1 kernel's result against torch: all agree within their error bounds")
 
 
-def to_size(conv):
-    """A transposed convolution that is told its result's extents, of its input's."""
-    return made(lambda m, x: m.conv(x, output_size=[2 * x.shape[2] + 1, 2 * x.shape[3] + 2]), conv=conv)
-
-
 #: Modules of torch.nn, or ours of that name, and an input's shape.
 TRACED = {
     "transposed rows": (lambda of: of.ConvTranspose1d(4, 4, 3, stride=2), (2, 4, 8)),
     "transposed images": (lambda of: of.ConvTranspose2d(4, 4, 3, stride=2, output_padding=1), (2, 4, 8, 6)),
     "transposed volumes": (lambda of: of.ConvTranspose3d(4, 4, 3, padding=1), (2, 4, 4, 3, 5)),
-    "to a size": (lambda of: to_size(of.ConvTranspose2d(4, 4, 3, stride=2)), (2, 4, 8, 6)),
+    "to a size": (
+        lambda of: made(
+            lambda m, x: m.conv(x, output_size=[2 * x.shape[2] + 1, 2 * x.shape[3] + 2]),
+            conv=of.ConvTranspose2d(4, 4, 3, stride=2),
+        ),
+        (2, 4, 8, 6),
+    ),
     "same rows": (lambda of: of.Conv1d(4, 4, 3, padding="same", groups=4), (2, 4, 8)),
     "same images": (lambda of: of.Conv2d(4, 4, (3, 4), padding="same", dilation=2), (2, 4, 8, 6)),
     "one image": (lambda of: of.Conv2d(4, 4, 3, stride=2, padding=1), (4, 8, 6)),

@@ -6,8 +6,24 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_indices import column, one, register, rows_of
-from isa_tiles import a_tile, evaluate, get, laid, out, put, result, results, rounded, row, same, sample
+from isa_tiles import (
+    a_tile,
+    column,
+    evaluate,
+    get,
+    laid,
+    one,
+    out,
+    put,
+    register,
+    result,
+    results,
+    rounded,
+    row,
+    rows_of,
+    same,
+    sample,
+)
 from pairs import run
 
 from nkiconv.simulator import NkiError

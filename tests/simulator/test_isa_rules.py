@@ -3,8 +3,7 @@
 # ruff: noqa: E501  a table with one pair a line
 
 import numpy as np
-from isa_indices import column, one, register, rows_of
-from isa_tiles import hbm, ps, put, sb
+from isa_tiles import column, hbm, one, ps, put, register, rows_of, sb
 from pairs import check, named, run, vary
 
 from nkiconv.simulator import isa as nisa

@@ -64,10 +64,6 @@ def divided(rows):
     nisa.dma_copy(shared[start : start + 2], tile)
 
 
-def shared_shape(columns):
-    new((4, 8 if nl.program_id(0) == 0 else columns), buffer=nl.shared_hbm)
-
-
 def shared_count(cores):
     if nl.program_id(0) < cores:
         new(buffer=nl.shared_hbm)
@@ -152,7 +148,7 @@ PAIRS = [
     vary("NKI020", "alignment", lambda b: new(buffer=nl.psum, address=(0, b)), 4, 2, "aligned to 4"),
     vary("NKI020", "pair", lambda a: new(address=a), (0, 0), 0, "not"),
     vary("NKI020", "on chip", lambda b: new(buffer=b, address=(0, 0)), nl.sbuf, nl.hbm, "only on chip"),
-    vary("NKI027", "shape", shared_shape, 8, 9, r"shared tensor 0 is \[4, 9\] float32 on this core", lnc=2),
+    vary("NKI027", "shape", lambda n: new((4, n if nl.program_id(0) else 8), buffer=nl.shared_hbm), 8, 9, r"shared tensor 0 is \[4, 9\] float32 on this core", lnc=2),
     vary("NKI028", "two writes", divided, 2, 1, r"core 1 writes element \(0, 0\).* core 0 writes it at", lnc=2),
     vary("NKI030", "string", lambda e: nisa.tensor_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.vector, "vector", "engine='vector'"),
     vary("NKI030", "int", lambda m: nisa.dma_copy(new(), nl.zeros((4, 8), F32), dge_mode=m), nisa.dge_mode.none, 3, "dge_mode=3"),

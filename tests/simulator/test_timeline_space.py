@@ -299,17 +299,15 @@ def kernel(steps, rows=128, columns=64):
     return body
 
 
-def all_bytes(regions):
-    """(storage, byte) of every byte that regions meet."""
-    return {(region.info.id, byte) for region in regions for byte in touched(region)}
-
-
 @draws(80, 200)
 @given(st.lists(ANY, min_size=2, max_size=8), st.sampled_from(["program", "lookahead"]), st.booleans())
 def test_whoever_shares_a_byte_waits(steps, order, throttle):
     """By bytes, not by the dependencies that the code found; a write on the same engine only has to keep its place."""
     tasks, line = timed(kernel(steps, rows=4, columns=8), order=order, throttle=throttle, tasks=True)
-    reads, writes = ([all_bytes(getattr(task, kind)) for task in tasks.source] for kind in ("reads", "writes"))
+    reads, writes = (
+        [{(one.info.id, byte) for one in getattr(task, kind) for byte in touched(one)} for task in tasks.source]
+        for kind in ("reads", "writes")
+    )
     for i, j in itertools.combinations(range(len(tasks)), 2):
         if writes[i] & reads[j]:
             assert line.start[j] > line.visible[i]

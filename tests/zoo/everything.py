@@ -20,11 +20,11 @@ PACKAGES = ("transformers", "diffusers", "timm", "torchvision", "torchaudio")
 def models(only: Sequence[str]) -> list[Model]:
     """Those with one of these words in name or package; all without any."""
     everything = [*of_transformers.models(), *of_diffusers.models(), *of_torch.models()]
-    return [one for one in everything if not only or any(word.lower() in _text(one) for word in only)]
-
-
-def _text(model: Model) -> str:
-    return f"{model.package} {model.name}".lower()
+    return [
+        one
+        for one in everything
+        if not only or any(word.lower() in f"{one.package} {one.name}".lower() for word in only)
+    ]
 
 
 def importable(wanted: Sequence[Model]) -> list[str]:

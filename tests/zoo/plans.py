@@ -76,7 +76,7 @@ def requests_of(model: Model) -> list[Request] | None:
             print(f"{model.name}{', training' * training}: {type(error).__name__}: {error}".splitlines()[0])
             continue
         found = [Request(problem=one.problem, asked=one.asked, operation=one.operation) for one in convolved]
-        return [one for one in map(in_bf16, found) if takes(one)]
+        return [one for one in map(in_bf16, found) if not any(violations(one))]
     return None
 
 
@@ -86,11 +86,6 @@ def in_bf16(request: Request) -> Request:
         return request
     asked = dataclasses.replace(request.asked, precision=None, out_dtype=None)
     return dataclasses.replace(request, problem=request.problem.replace(dtype="bf16"), asked=asked)
-
-
-def takes(request: Request) -> bool:
-    """Whether a kernel runs it."""
-    return not list(violations(request))
 
 
 def planned(request: Request) -> Shipped | str | None:
