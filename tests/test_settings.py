@@ -2,6 +2,7 @@
 reader of each, and the sums stay what they are.
 """
 
+import dataclasses
 import importlib
 import pkgutil
 
@@ -10,7 +11,7 @@ import pytest
 import nkiconv
 import nkiconv.schedules
 from nkiconv import cases
-from nkiconv.schedules.settings import BY_SHAPE, Settings, declarations
+from nkiconv.schedules.settings import BY_SHAPE, Settings, declarations, descended
 from nkiconv.simulator.timeline import unread_matmuls
 from nkiconv.tools.suites.profiles import profile_case
 
@@ -37,6 +38,12 @@ def test_an_open_config_has_neighbours_of_what_it_need_not_say(settings):
     declared = declarations(settings)
     for ((name, value),) in settings.near(None):
         assert declared[name].unsupported_reason(name, value) == ""
+
+
+def test_a_descent_ends_after_two_rounds_though_each_finds_better():
+    start = dataclasses.make_dataclass("Own", ["block"], frozen=True)(0)
+    found = descended(start, lambda own: 0.5**own.block, lambda own: [(("block", own.block + 1),)], frozenset())
+    assert [own.block for own in found] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("settings", Settings.__subclasses__(), ids=lambda one: one.__name__)
