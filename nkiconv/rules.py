@@ -52,7 +52,8 @@ LNC_DEGREES = (1, 2)
 REMOVED = (
     ("toeplitz_rows", "stacked"), ("taps_on_partition", "vector"), ("swapped", "activation_stationary"),
     ("turned", "activation_stationary"), ("toeplitz_blocks", "activation_stationary"), ("grouped", "weight_stationary"),
-    ("phases", "weight_stationary"), ("narrow", "weight_stationary"),
+    ("phases", "weight_stationary"), ("narrow", "weight_stationary"), ("bands", "stacked"),
+    *((name, "implicit_gemm") for name in ("taps", "split", "pairs")),
 )  # fmt: skip
 #: A number an axis, and a pair of padding, in words, by how many axes there are.
 EACH = {2: "(height, width)", 3: "(depth, height, width)"}

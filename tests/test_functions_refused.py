@@ -71,6 +71,7 @@ REFUSED = {
         ({"x": X[:, :5]}, GeometryError, "has 6 input channels per group, x has C=5 in groups=1"),
         ({"filter_layout": "RSCK"}, GeometryError, "in the order of filter_layout='RSCK'"),
         ({"algorithm": "grouped"}, UnsupportedError, "was removed, weight_stationary takes its problems"),
+        ({"algorithm": "taps"}, UnsupportedError, "was removed, implicit_gemm takes its problems"),
         (OWN | {"config": (("speed", 2),)}, UnsupportedError, "implicit_gemm has no setting speed"),
         (OWN | {"config": (("warmup", -1),)}, UnsupportedError, r"config warmup=-1: must be an int from 0 to \d+"),
         (OWN | {"config": (("warmup", True),)}, UnsupportedError, "config warmup=True: must be an int from"),
