@@ -257,46 +257,30 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, targ
 
 
 def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> float:
-    """ns on the Tensor Engine: the busiest engine's work of all tiles, the first filters before them, the ends."""
-    kinds = 2 if plan.state > 0 else 1
-    element_ns = target.vector_ns if geometry.itemsize == 4 else target.vector_16bit_ns
+    """ns on the Tensor Engine: the first filters, bands and loads, the busiest engine of all tiles, the ends."""
+    kinds, columns, item, fp32 = 1 + (plan.state > 0), geometry.Q, geometry.itemsize, geometry.itemsize == 4
     every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
-    tiles = div_ceil(every, min(plan.groups, every))
-    channels = plan.pieces * plan.channels * min(plan.groups, every)
-    bands_ns = kinds * geometry.Q * (target.vector_fixed_ns + channels * element_ns)
-    dma_ns, tile_ns = tile_of(geometry, target, plan, min(plan.groups, every), bands_ns)
-
-    loaded = min(plan.filters, every)
-    valid_range = [taps_met(geometry, 0, geometry.W, q)[1] for q in range(geometry.Q)]
-    placed = sum(0 < taps < geometry.W for taps in valid_range)
-    placed_ns = placed * 2 * (target.vector_fixed_ns + plan.channels * geometry.W * target.vector_16bit_ns)
-    made_ns = kinds * (placed_ns + geometry.Q * (target.vector_fixed_ns + loaded * plan.pieces * element_ns))
-    row_ns = target.row_ns(plan.channels * geometry.S, geometry.w_s, geometry.itemsize)
-    taps_ns = min(target.rows_an_engine, plan.pieces * loaded) * row_ns
-    return float(TENSOR_ENDS_NS + made_ns + taps_ns + bands_ns + dma_ns + plan.image_tiles * tiles * tile_ns)
-
-
-def tile_of(
-    geometry: RowGeometry, target: Target, plan: UpdateSchedule, groups: int, bands_ns: float
-) -> tuple[float, float]:
-    """(ns of a tile's DMAs, ns of a tile's busiest engine) of so many groups."""
-    kinds = 2 if plan.state > 0 else 1
-    columns, item, fp32 = geometry.Q, geometry.itemsize, geometry.itemsize == 4
+    groups = min(plan.groups, every)
     rows, width = plan.pieces * plan.pitch, plan.channels * groups
-    slow = target.tensor_column_fp32_ns / target.tensor_column_ns if fp32 else 1
-    streamed = max(P_MAX, plan.pieces * plan.channels * columns)
-    matmul_ns = slow * (streamed * target.tensor_column_ns + target.matmul_ns)
-    tensor = groups * kinds * (transpose_ns(target, geometry) + matmul_ns)
-    read_elements = plan.pieces * width * columns
-    read_ns = plan.pieces * target.vector_fixed_ns + read_elements * (target.vector_ns + target.scalar_ns) / 2
+    element_ns, filters = target.vector_ns if fp32 else target.vector_16bit_ns, plan.pieces * min(plan.filters, every)
+    # of each column: taps in place, which a transpose reads, and bands of a tile
+    taps_ns = 3 * target.vector_fixed_ns + 2 * plan.channels * geometry.W * target.vector_16bit_ns
+    taps_ns = kinds * columns * (taps_ns + filters * element_ns)
+    row_ns = target.row_ns(plan.channels * geometry.S, geometry.w_s, item)
+    taps_ns += min(target.rows_an_engine, filters) * row_ns
+    bands_ns = kinds * columns * (target.vector_fixed_ns + plan.pieces * width * element_ns)
+
+    column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
+    matmul_ns = max(P_MAX, plan.pieces * plan.channels * columns) * column_ns + target.matmul_ns
+    array_ns = groups * kinds * (transpose_ns(target, geometry) + matmul_ns)
+    read_ns = plan.pieces * (target.vector_fixed_ns + width * columns * (target.vector_ns + target.scalar_ns) / 2)
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
-    made_ns = bands_ns / plan.image_tiles
-    busy_ns = (made_ns + read_ns + moved_ns) / 2
-    runs_ns = inputs_of(geometry) * target.row_ns(width * geometry.W, geometry.x_w, item)
-    runs_ns += target.row_ns(width * columns, geometry.y_q, item)
-    bytes_moved = rows * width * (geometry.W * inputs_of(geometry) + columns) * item
-    dma_ns = max(target.rows_an_engine * runs_ns, bytes_moved * target.hbm_byte_ns)
-    return dma_ns, max(tensor, busy_ns, dma_ns)
+    loaded = inputs_of(geometry) * width * geometry.W
+    runs_ns = target.row_ns(loaded, geometry.x_w, item) + target.row_ns(width * columns, geometry.y_q, item)
+    dma_ns = max(target.rows_an_engine * runs_ns, rows * (loaded + width * columns) * item * target.hbm_byte_ns)
+    tile_ns = max(array_ns, (bands_ns / plan.image_tiles + read_ns + moved_ns) / 2, dma_ns)
+    tiles = plan.image_tiles * div_ceil(every, groups)
+    return float(TENSOR_ENDS_NS + taps_ns + bands_ns + dma_ns + tiles * tile_ns)
 
 
 def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
