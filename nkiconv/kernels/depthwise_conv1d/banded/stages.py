@@ -187,15 +187,14 @@ def start_blocks(tile, size, dtype, is_whole):
     without data."""
     x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
     end = tile.data0 + tile.chunks_in * tile.blocks_in
-    zero0, zero_end = max(0, tile.data0 - tile.jn + 1), min(tile.x_width, end + tile.jn - 1)
+    before, after = max(0, tile.data0 - tile.jn + 1), min(tile.x_width, end + tile.jn - 1)
     if tile.datan == 0 or is_whole:
-        zero0 = 0
-    if tile.datan == 0 or is_whole or tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may have no data at all
-        zero_end = tile.x_width
-    if zero0 < tile.data0:
-        nisa.memset(dst=x_sbuf[0:size, zero0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
-    if end < zero_end:
-        nisa.memset(dst=x_sbuf[0:size, end:zero_end, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
+        before, after = 0, tile.x_width
+    elif tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may have no data at all
+        after = tile.x_width
+    for first, last in ((before, tile.data0), (end, after)):
+        if first < last:
+            nisa.memset(dst=x_sbuf[0:size, first:last, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
     return x_sbuf
 
 
