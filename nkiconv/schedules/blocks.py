@@ -390,16 +390,12 @@ def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 def planes_of(axis: Axis) -> tuple[Part, ...]:
     """(first, count) of planes of outputs of a volume that see planes of x at the same taps, for all volumes."""
-    out, before = axis.out // axis.images, tuple[bool, ...]()
-    found: list[Part] = []
-    for z in range(axis.out):
-        seen = tuple(valid_range(axis, tap, z, 1)[2] > 0 for tap in range(axis.taps))
-        if z % out > 0 and seen == before:
-            found[-1] = found[-1][0], found[-1][1] + 1
-        else:
-            found.append((z, 1))
-        before = seen
-    return tuple(found)
+
+    def seen(z: int) -> tuple[int, ...]:
+        return z * axis.images // axis.out, *(valid_range(axis, tap, z, 1)[2] > 0 for tap in range(axis.taps))
+
+    runs = [list(some) for _, some in groupby(range(axis.out), key=seen)]
+    return tuple((some[0], len(some)) for some in runs)
 
 
 def tiles_of_units(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar
 
 from .channel_pieces import KTilePiece, Place
@@ -63,13 +64,8 @@ def raw_block_bytes(geometry: Geometry, plan: FilterSchedule, k_tile: int, block
 
 def alike(plan: FilterSchedule) -> list[list[int]]:
     """Neighbouring K tiles with filters of the same channels, which are loaded once."""
-    found: list[list[int]] = []
-    for k_tile, pieces in enumerate(plan.k_tiles):
-        if found and plan.k_tiles[found[-1][0]][0].c0 == pieces[0].c0:
-            found[-1].append(k_tile)
-        else:
-            found.append([k_tile])
-    return found
+    every = groupby(range(len(plan.k_tiles)), key=lambda k_tile: plan.k_tiles[k_tile][0].c0)
+    return [list(some) for _, some in every]
 
 
 def raw_bytes(geometry: Geometry, plan: FilterSchedule) -> int:

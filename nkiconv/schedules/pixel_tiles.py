@@ -9,17 +9,16 @@ elements. Its tile t is pixel t of each of its at most 128 partitions: a window 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .channel_pieces import all_places, own_piece
-from .cuts import Outputs, most_of, window_of
+from .cuts import Outputs, hull, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_phases, num_taps
 from .moving_filters import FilterSchedule, comes_raw, raw_bytes, way_of
 from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, Part, cut, cut_into, div_ceil, fits_sbuf, share
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, Part, cut, cut_into, div_ceil, fits_sbuf, share, some_of
 
 #: Bytes a partition of x of an output tile, two of which are loaded at once, and of filters of a weight-resident group.
 X_BYTES, FILTER_BYTES = 32_768, 118_784
@@ -219,7 +218,7 @@ def pixel_out_tiles(source: Source, geometry: Geometry, sizes: Cut, most_element
     if images >= 1 and not (odd and len(row_blocks) > 1):
         shares = [share(len(image_blocks), halves, half) for half in range(halves)]
         groups = [(first + at, count) for first, mine in shares for at, count in cut(mine, images)]
-        some = [joined(image_blocks, group) for group in groups]
+        some = [hull(some_of(image_blocks, group), (0, 0)) for group in groups]
         out_tiles = [((z0 + z, zn), (0, P)) for z0 in range(0, geometry.planes.out, each) for z, zn in some]
     else:
         step = source.rows.lhs_dilation if source.dense else 1
@@ -228,7 +227,7 @@ def pixel_out_tiles(source: Source, geometry: Geometry, sizes: Cut, most_element
         count = div_ceil(len(row_blocks), min(len(row_blocks), rows))
         if odd and count % PARTS == 1 and count < len(row_blocks):
             count += 1
-        some = [joined(row_blocks, mine) for mine in cut_into(len(row_blocks), count)]
+        some = [hull(some_of(row_blocks, mine), (0, 0)) for mine in cut_into(len(row_blocks), count)]
         out_tiles = [((image, 1), rows) for image in range(geometry.planes.out) for rows in some]
     return [Outputs(*images, *rows, *part) for images, rows in out_tiles for part in sizes.parts]
 
@@ -237,12 +236,6 @@ def most_blocks(axis: Axis, size: int, elements: int) -> int:
     """The number of blocks of `size` outputs whose window of x has at most `elements` elements."""
     reach = window_of(axis, 1)
     return ((elements - reach) // axis.stride + 1) // size if elements >= reach else 0
-
-
-def joined(blocks: Sequence[Part], part: Part) -> Part:
-    """(first, count) of the union of neighbouring blocks, each (first, count)."""
-    first, last = blocks[part[0]][0], blocks[sum(part) - 1]
-    return first, sum(last) - first
 
 
 def blocks_of(sizes: Cut, out_tile: Outputs) -> list[Block]:

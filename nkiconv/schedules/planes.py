@@ -15,6 +15,7 @@ tensor, not one of each channel. In `stacked`, which has few channels, planes of
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 from .cuts import window_of
 from .frames import parts_of_x
@@ -227,14 +228,13 @@ def channel_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int,
 
 def pieces_by_plane(taps: int, c0: int, cn: int) -> list[tuple[int, int, int, int, int]]:
     """The pieces as in `channel_pieces` plane by plane: neighbouring planes with the same channels together."""
-    found: list[tuple[int, int, int, int, int]] = []
-    at = 0
-    for first in range(c0, c0 + min(taps, cn)):
-        c, count = first // taps, div_ceil(c0 + cn - first, taps)
-        if len(found) > 0 and found[-1][1] == c and found[-1][2] == count:
-            part, _, _, t, tn = found[-1]
-            found[-1] = (part, c, count, t, tn + 1)
-        else:
-            found.append((at, c, count, first % taps, 1))
-        at += count
+
+    def alike(first: int) -> tuple[int, int]:
+        return first // taps, div_ceil(c0 + cn - first, taps)
+
+    found, at = [], 0
+    for (c, count), some in groupby(range(c0, c0 + min(taps, cn)), key=alike):
+        planes = list(some)
+        found.append((at, c, count, planes[0] % taps, len(planes)))
+        at += count * len(planes)
     return found

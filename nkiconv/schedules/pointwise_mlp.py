@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 
 from .long_kernels import too_many
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, fits_sbuf
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, fits_sbuf, some_of
 
 #: Most PSUM banks of one activation.
 BANKS = 2
@@ -64,16 +65,8 @@ class MlpGeometry:
 
     def groups(self, banks: list[tuple[Part, Part]]) -> list[list[tuple[Part, Part]]]:
         """The banks of each activation: neighbours with equally many columns."""
-        found: list[list[tuple[Part, Part]]] = []
-        together = self.together
-        for one in banks:
-            last = found[-1] if found else []
-            alike = [(images[1], pixels[1]) for images, pixels in (one, *last)]
-            if len(last) in (0, together) or len(set(alike)) > 1:
-                found.append([one])
-            else:
-                last.append(one)
-        return found
+        runs = [list(some) for _, some in groupby(banks, key=lambda one: (one[0][1], one[1][1]))]
+        return [some_of(some, part) for some in runs for part in cut_at(len(some), self.together)]
 
     @property
     def together(self) -> int:

@@ -14,7 +14,7 @@ from .block_schedule import Bank, Lanes, Place, Sweep
 from .cuts import axis_elements, cut_planes, most_of, parts_for_cores, window_of
 from .geometry import Axis, Geometry, span
 from .products import home_tap
-from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_into, div_ceil, share, whole_words
+from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, share, some_of, whole_words
 
 #: Bytes per partition of x of one output tile, of fp32 results of one output tile and M tile (half with a residual), of
 #: filters of all M tiles, and of zero-padded filters in flight.
@@ -345,19 +345,16 @@ class Stack:
         taps, first row of Z, first column of taps) of each transpose); per_bank: transposes that fit a bank."""
         groups, each = self.filter_groups(), len(self.phases) * self.num_taps
         most = min(max(1, per_bank // self.filter_slots), div_ceil(len(groups), FILTER_PARTS))
-        first = 0
-        while first < len(groups):
-            dn, num = self.columns_of(groups[first][1]), 1
-            while num < most and first + num < len(groups) and self.columns_of(groups[first + num][1]) == dn:
-                num += 1
-            sources = []
-            for index in range(first, first + num):
-                t, g = groups[index]
-                row = index % self.num_taps * self.B + self.lead - self.phases[index % each // self.num_taps]
-                for u in range(self.filter_slots):
-                    sources.append((t, row - u * self.V * self.geometry.rows.stride, g * self.D))
-            yield first, dn, sources
-            first += num
+        for dn, some in itertools.groupby(range(len(groups)), key=lambda index: self.columns_of(groups[index][1])):
+            alike = list(some)
+            for part in cut_at(len(alike), most):
+                sources = []
+                for index in some_of(alike, part):
+                    t, g = groups[index]
+                    row = index % self.num_taps * self.B + self.lead - self.phases[index % each // self.num_taps]
+                    for u in range(self.filter_slots):
+                        sources.append((t, row - u * self.V * self.geometry.rows.stride, g * self.D))
+                yield alike[part[0]], dn, sources
 
     # filters of depthwise problems
 
