@@ -159,12 +159,18 @@ class Settings:
 
     @classmethod
     def unsupported_reason(cls, config: Config, algorithm: str = "") -> str:
-        """The error of a config's names or values; "" if it is valid."""
-        declared, algorithm = declarations(cls), algorithm or cls.algorithm
-        if reason := config_unsupported(config, tuple(declared), algorithm):
+        """The error of a config's form, names or values; "" if it is valid."""
+        if reason := form_unsupported(config):
             return reason
-        reasons = (declared[name].unsupported_reason(name, value) for name, value in _pairs(config))
-        return next(filter(None, reasons), "")
+        declared, names = declarations(cls), [name for name, _ in _pairs(config)]
+        for index, (name, value) in enumerate(_pairs(config)):
+            if name not in declared:
+                return f"config={config}: {algorithm or cls.algorithm} has no setting {name}; it has {tuple(declared)}"
+            if name in names[:index]:
+                return f"config={config}: {name} stands there twice; give one value"
+            if reason := declared[name].unsupported_reason(name, value):
+                return reason
+        return ""
 
     @classmethod
     def memory_unsupported(cls, geometry: Any) -> str:
@@ -293,19 +299,6 @@ def form_unsupported(config: Any) -> str:
         if not is_hashable(entry[1]):
             text = "a kernel is specialised for its settings, which must be hashable; write tuples in place of lists"
             return f"config {entry[0]}={shown(entry[1])}: {text}"
-    return ""
-
-
-def config_unsupported(config: Any, names: tuple[str, ...], algorithm: str) -> str:
-    """The error of a config's form or names; "" if they are valid."""
-    malformed = form_unsupported(config)
-    if malformed or config is None:
-        return malformed
-    for index, entry in enumerate(config):
-        if entry[0] not in names:
-            return f"config={config}: {algorithm} has no setting {entry[0]}; it has {names}"
-        if entry[0] in [before[0] for before in config[:index]]:
-            return f"config={config}: {entry[0]} stands there twice; give one value"
     return ""
 
 
