@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from .geometry import Axis, Geometry, filter_rows
@@ -24,9 +23,6 @@ class Outputs:
     pn: int
     q0: int
     qn: int
-
-
-_PLACE = attrgetter("z0", "zn", "p0", "pn", "q0", "qn")
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,6 @@ class HasKTiles(Protocol):
 
     @property
     def k_tiles(self) -> Any: ...
-
-
-def same_place(one: Outputs, other: Outputs) -> bool:
-    """Whether two output tiles have the same planes, rows and columns."""
-    return _PLACE(one) == _PLACE(other)
 
 
 def cut_planes(count: int, volumes: int, parts: int) -> list[Part]:

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from ..simulator.timing.target import Target
-from .cuts import OutTile, same_place, tap_blocks
+from .cuts import OutTile, tap_blocks
 from .frames import is_transposed
 from .geometry import Geometry, filter_rows, num_taps
 from .implicit_gemm_channels import (
@@ -124,9 +124,7 @@ class Bound:
                 tile = one.out_tile
                 sizes = (index, tile.zn, tile.pn, tile.dn, tile.hn, tile.wn, tile.qn)
                 here = k_tiles, tile
-                fresh = before is None or before[0] != k_tiles or not same_place(before[1], tile)
-                if fresh:
-                    before = here
+                fresh, before = before != here, here
                 if (sizes, fresh) not in known:
                     known[sizes, fresh] = self.out_tile(batch, k_tiles, tile, fresh)
                 often[sizes, fresh] += 1

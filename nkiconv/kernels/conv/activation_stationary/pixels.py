@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...._nki import nisa, nl
-from ....schedules.cuts import same_place, window_of
+from ....schedules.cuts import window_of
 from ....schedules.pixel_tiles import (
     Block,
     blocks_of,
@@ -70,7 +70,7 @@ class PixelCore(Core):
             after_sbuf = None
             if index + 1 < len(items):
                 after, after_sbuf = items[index + 1].out_tile, now_sbuf
-                if not same_place(after, item.out_tile):
+                if after != item.out_tile:
                     after_sbuf = self.load_out_tile(after, False)
             banks = self.banks_of(item, kn * plan.source.fold)
             together = min(len(banks), plan.banks if fresh else 1)

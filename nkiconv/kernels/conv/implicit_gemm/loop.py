@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from ...._nki import nl
-from ....schedules.cuts import Bank, OutTile, same_place
+from ....schedules.cuts import Bank, OutTile
 from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pitch
 from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts
@@ -149,7 +149,7 @@ class Core:
             self.following = group = Group(self, coming.batch, 0)
             group.filters.load_ahead()
             group.load_biases(0)
-        if group.k_tiles == self.group.k_tiles and same_place(coming.out_tile, item.out_tile):
+        if group.k_tiles == self.group.k_tiles and coming.out_tile == item.out_tile:
             return self.now
         parts = row_parts(self.geometry, coming.out_tile, False, 1)
         tiles = self.new_tiles(group, coming.out_tile, parts)
