@@ -29,7 +29,7 @@ from ..schedules.depthwise import GATED_ELEMENTS
 from ..schedules.frames import is_transposed
 from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
-from ..schedules.tiles import QUADRANT, cut, div_ceil, engine_parts, size_of
+from ..schedules.tiles import QUADRANT, cut, div_ceil, engine_parts, parts_of_images, size_of
 from ._arguments import refuse
 from ._dma import load, load_region, load_transposed, spot
 from ._engines import SCALAR_WORK, START_WORK, is_16bit, pick_sum
@@ -80,12 +80,11 @@ class PrologueOperands(nl.NKIObject):
     def apply_once(self, dst, src, row, c0, d0, ledger, copies=1):
         """As `apply` without upsampling; the partitions hold `copies` copies of the channels in sequence."""
         (cn, dn), each = dst.shape[:2], self.image_planes
-        first, last = d0 // each, (d0 + dn - 1) // each
-        parts = [(one, max(d0, one * each), min(d0 + dn, (one + 1) * each)) for one in range(first, last + 1)]
-        for image, low, high in parts if self.asked.by_image else [(first, d0, d0 + dn)]:
+        parts = parts_of_images(d0, dn, each) if self.asked.by_image else [(d0 // each, 0, dn)]
+        for image, first, planes in parts:
             numbers = [self.numbers(name, row, c0, cn // copies, image, copies) for name in ("scale", "shift")]
             for at, count in engine_parts(row, cn):
-                own = slice(at - row, at - row + count), slice(low - d0, high - d0)
+                own = slice(at - row, at - row + count), slice(first, first + planes)
                 scale, shift = (None if one is None else one[at : at + count] for one in numbers)
                 self.issue(dst[own], src[own], scale, shift, ledger)
 

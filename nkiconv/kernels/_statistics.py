@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from .._nki import nisa, nl
 from ..schedules.options import MOVING_MAX, TRIPLES, adds_bias_alone
-from ..schedules.tiles import cut_at, size_of
+from ..schedules.tiles import cut_at, parts_of_images, size_of
 from ._dma import copy, store
 from ._engines import book_vector, copy_balanced, scaled
 from ._epilogue import evacuate
@@ -101,22 +101,12 @@ class OutputStatistics:
         self.hbm, self.planes, self.ledger, self.open, self.left = stats_hbm, planes, ledger, {}, {}
         self.moving = []
         for m_tile, first, count in visits:
-            for image, _, _ in self.images(first, count):
+            for image, _, _ in parts_of_images(first, count, self.planes):
                 self.left[image, m_tile.k0] = self.left.get((image, m_tile.k0), 0) + 1
         for m_tile in m_tiles:
             missing = [image for image in range(stats_hbm.shape[1]) if (image, m_tile.k0) not in self.left]
             for first, count in runs(missing):
                 self.store_nothing(m_tile, first, count)
-
-    def images(self, first, count):
-        """(image, first of the planes, planes) of each image among planes of y."""
-        found, plane = [], first
-        while plane < first + count:
-            image = plane // self.planes
-            end = min(first + count, (image + 1) * self.planes)
-            found.append((image, plane - first, end - plane))
-            plane = end
-        return found
 
     def add(self, m_tile, values, first, rows, bias=None, last=1):
         """Add values [partitions, planes, rows, columns], fp32 in SBUF or PSUM, of planes of y from `first` on.
@@ -126,8 +116,8 @@ class OutputStatistics:
         None.
         """
         _, planes, pn, qn = values.shape
-        found, done = self.images(first, planes), []
-        for image, z, zn in found:
+        done = []
+        for image, z, zn in parts_of_images(first, planes, self.planes):
             if (image, m_tile.k0) not in self.open:
                 self.open[image, m_tile.k0] = Channels({}, bias, self.left[image, m_tile.k0])
             one = self.open[image, m_tile.k0]

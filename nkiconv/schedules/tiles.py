@@ -92,6 +92,14 @@ def lines_of(rows: int, each: int) -> list[tuple[int, int, int]]:
     return [*tiles, (rows - rows % each, 1, rows % each)] if rows % each else tiles
 
 
+def parts_of_images(first: int, count: int, each: int) -> list[tuple[int, int, int]]:
+    """(image, first place from `first`, count) of each image's part of `count` planes from `first` on, `each` an
+    image."""
+    images = range(first // each, (first + count - 1) // each + 1)
+    ends = [(image, max(first, image * each), min(first + count, (image + 1) * each)) for image in images]
+    return [(image, low - first, high - low) for image, low, high in ends if low < high]
+
+
 def some_of(things: Sequence[Thing], part: Part) -> list[Thing]:
     """The elements of a list in a part (first, count)."""
     return list(things[part[0] : part[0] + part[1]])

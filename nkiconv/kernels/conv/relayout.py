@@ -20,7 +20,7 @@ from .._dma import copy, load_transposed
 from .._engines import copy_balanced, new_ledger
 from .call import part_of_core
 from .filter_feed import turn_forwards
-from .regions import offset_at, pattern_of
+from .regions import load_filters, offset_at, pattern_of
 
 
 def copy_in(algorithm, operands, geometry):
@@ -85,13 +85,11 @@ def copy_forwards(algorithm, operands, geometry):
     """Replace operands.w by a copy with taps in order, if the algorithm needs one."""
     if not flips(algorithm, geometry):
         return
-    rows, columns, strides = filter_rows(geometry), geometry.columns.taps, geometry.w_strides
-    taps, each, dtype = rows * columns, geometry.C // geometry.groups, operands.w.dtype
-    forwards_hbm = nl.ndarray((geometry.K * each * taps,), dtype=dtype, buffer=nl.private_hbm)
+    rows, columns = filter_rows(geometry), geometry.columns.taps
+    taps, each = rows * columns, geometry.C // geometry.groups
+    forwards_hbm = nl.ndarray((geometry.K * each * taps,), dtype=operands.w_dtype, buffer=nl.private_hbm)
     for (c0, cn), (k0, kn) in flip_pieces(geometry):
-        raw_sbuf = nl.ndarray((cn, kn, rows, columns), dtype=dtype, buffer=nl.sbuf)
-        pattern = [[strides[1], cn], [strides[0], kn], [strides[2], rows], [strides[3], columns]]
-        copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=c0 * strides[1] + k0 * strides[0]))
+        raw_sbuf = load_filters(operands, geometry, (k0, kn), (c0, cn), by_input=True)
         found_sbuf = turn_forwards(raw_sbuf).reshape((cn, kn, taps))
         if not has_outputs_first(geometry):
             pattern = [[geometry.K * taps, cn], [1, kn * taps]]
