@@ -21,7 +21,7 @@ from ....schedules.cuts import blocks_of_taps
 from ....schedules.geometry import filter_rows, num_taps
 from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, transposes_of_bank
 from ....schedules.weight_stationary import FILTER_BUFFERS
-from ..._engines import copy_balanced, copy_by_vector
+from ..._engines import START_WORK, copy_balanced, copy_work, is_16bit, pick
 from ..._masks import constant, keep_between, keep_equal
 from ..._warm import warm_zeros
 from ..filter_feed import clear_tile, clear_words, tiles_in_turn, transposed_bank, turn_forwards
@@ -239,9 +239,11 @@ class GroupFilters(nl.NKIObject):
             dst = filters_sbuf[first : first + inputs, rows[1], columns[1], k : k + kn]
             own = src[0:inputs, rows[0], columns[0], 0:kn]
             if self.by_input != self.alone or uh + uw > 0:
-                copy_by_vector(dst, own, self.ledger)
+                self.ledger.vector += START_WORK + rn * sn * kn * copy_work(filters_sbuf.dtype)
+                nisa.tensor_copy(dst=dst, src=own, engine=nisa.engine.vector)
                 continue
-            copy_balanced(dst, own, self.ledger)
+            engine = pick(self.ledger, rn * sn * kn, is_16bit(own.dtype))
+            nisa.tensor_copy(dst=dst, src=own, engine=engine)
             if own.shape == src.shape:
                 src = dst
 

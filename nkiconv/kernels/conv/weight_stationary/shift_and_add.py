@@ -18,7 +18,7 @@ from ..._engines import (
     SCALAR_WORK,
     VECTOR_START_WORK_PSUM,
     VECTOR_WORK,
-    copy_balanced,
+    pick,
 )
 from ..._epilogue import evacuate
 from ..regions import clear_window
@@ -72,7 +72,7 @@ class ShiftAndAdd(nl.NKIObject):
             place = part_sbuf[:, :, :, along(*place_among(one, tile, met))]
             whole, vector = met[1:3] == (one.step, qn), VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
             if which == 0 and met[1] == one.step:
-                copy_balanced(place, sums, self.ledger)
+                nisa.tensor_copy(dst=place, src=sums, engine=pick(self.ledger, elements, False))
             elif which + 1 < len(taps) or not whole or self.epilogue.residual != "":
                 nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
                 self.ledger.vector += vector
