@@ -266,6 +266,7 @@ class Bound:
             every = channels * len(lanes)
         elif schedule.gathers:
             parts, every = tile[0].cn, sum(one.cn for one in tile if one.lane < len(lanes))
+        whole = whole and geometry.columns.size == geometry.x_strides[2]
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (rows if whole else 1))
         elements, item = z.xn * rows * columns, geometry.hbm_itemsize
         return len(schedule.k_tiles) * dma_ns(self.target, parts, every or parts, elements, run, item)

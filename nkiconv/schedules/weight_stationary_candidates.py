@@ -165,7 +165,8 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
     def loaded_ns(parts: int, G: int) -> float:
         """ns with the DMA of x in blocks of G rows on so many partitions."""
         lines = div_ceil(rows.size, G)
-        run = columns.size * (lines if G == 1 else 1) if geometry.x_strides[3] == 1 else 1
+        whole = G == 1 and geometry.x_strides[2] == columns.size
+        run = columns.size * (lines if whole else 1) if geometry.x_strides[3] == 1 else 1
         moved_ns = dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
         return first_ns + moved_ns + last_ns
 

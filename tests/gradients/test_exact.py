@@ -13,6 +13,7 @@ from nkiconv.schedules import blocks_schedule
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after, lhs_dilation).
 PLAIN, WIDE, LONG = (9, 3, 1, 1, 1, 1), (11, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1)
 BLOCKS = {
+    "rows apart": ((2, 5, 7, 1), (9, 1, 3, 1, 1, 0), (56, 3, 2, 1, 1, 1)),
     "same": ((2, 5, 7, 1), PLAIN, WIDE),
     "several tiles, banks and passes": ((3, 70, 260, 1), LONG, LONG),
     "strides, dilations, cropped": ((1, 20, 13, 1), (17, 5, 2, 1, 2, 1), (30, 3, 3, 2, -1, 3)),
@@ -44,6 +45,7 @@ SPREAD = {
     "spread sequences": ((3, 10, 9, 1), (50, 4, 3, 1, 3, 0, 2)),
 }
 DIAGONALS = {
+    "rows apart": ((2, 6, 6, 6), (9, 1, 3, 1, 0, 0), (56, 3, 2, 1, 1, 1)),
     "depthwise": ((2, 6, 6, 6), PLAIN, WIDE),
     "many groups": ((2, 130, 130, 130), (5, 3, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1)),
     "many images": ((70, 3, 3, 3), (7, 3, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1)),

@@ -39,6 +39,8 @@ def volume_of(**fields):
 M_TILES = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)))
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=ONE_ROW)
 STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2))
+#: Rows between those that are read are left out (`APART_BYTES`).
+ROWS_APART = ConvProblem(N=2, C=5, H=9, W=56, K=6, R=1, S=3, stride=(3, 2), padding=ONE_ROW)
 #: What implicit_gemm folds, by why it is here: channels left over beside whole 128s.
 FOLDED = {
     "both": ConvProblem(N=2, C=192, H=9, W=11, K=160, R=3, S=3, padding=SAME),
@@ -63,6 +65,7 @@ _GEMM = {
     "line, one filter by DMA": (LINE, {"moved": 1}),
     "line, channels last": (LINE.replace(layout="NHWC"), {"shard": "images", "x_bytes": 600}),
     "strided": (STRIDED, {"shard": "images", "x_bytes": 600, "warmup": 0}),
+    "rows apart": (ROWS_APART.replace(C=140, padding=((2, 1), (1, 1))), {}),
     "strided, some filters by DMA": (STRIDED, {"moved": 2, "shard": "images"}),
     "wide, channels last": (ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC"), {}),
     "groups, channels last": (
@@ -142,6 +145,7 @@ _CUT = depthwise(91, N=13, H=12, W=9, R=5, S=3, padding=((2, 2), (1, 1)), layout
 _DEPTHWISE = {
     **{f"{why}, channels last": (one.replace(layout="NHWC"), {}) for why, one in IMAGES.items()},
     **{why: (one, {}) for why, one in IMAGES.items() if why not in (*NEVER_DISJOINT, "many columns")},
+    "rows apart": (ROWS_APART.replace(C=6, groups=6), {}),
     "windows of many columns": (IMAGES["many columns"], {"columns": 30, "rows": 1}),
     "part of a window": (depthwise(5, N=3, H=6, W=22, **_SEVEN), {"columns": 7, "rows": 6}),
     "odd windows": (depthwise(5, N=3, H=6, W=21, **_SEVEN), {"columns": 7, "rows": 6}),
@@ -189,6 +193,7 @@ def k_packed(B, D, U, V=1, G=None, **more):
 
 
 _K_PACKING = {
+    "rows apart": (ROWS_APART, {}),
     "strided, one row": (_K_STRIDED, k_packed(1, 1, 1)),
     "strided, all shifts": (_K_STRIDED, k_packed(8, 4, 8, 1, 8)),
     "strided, rows beside": (_K_STRIDED, k_packed(11, 3, 2, 2, 8)),
@@ -240,6 +245,7 @@ def m_packed(U, T, **more):
 
 
 _M_PACKING = {
+    "rows apart": (ROWS_APART.replace(stride=(3, 1)), m_packed(2, 3)),
     "one tap at once": (RGB, m_packed(1, 1)),
     "two taps": (RGB, m_packed(20, 2)),
     "all partitions": (RGB, m_packed(23, 1)),
@@ -308,6 +314,7 @@ GROUPS = {
 }
 _GROUPS = {
     **{why: (one, {}) for why, one in GROUPS.items()},
+    "rows apart": (ROWS_APART.replace(C=12, K=18, groups=6), {}),
     "an output that sees no row, channels last": (GROUPS["an output that sees no row"].replace(layout="NHWC"), {}),
     "blocks of four": (GROUPS["multiplier 2"], tiles(32, 2, 2)),
     "blocks of four rows": (GROUPS["two images at once, one left"], tiles(32, 4, 1)),

@@ -12,6 +12,10 @@ from ...schedules.tiles import dense_strides, picked, require, result_strides, s
 from .._arguments import FP8, NAMES, check_tensors, refuse
 from .._dma import copy
 
+#: Bytes from a row of x that is read to the next from which rows between them are not loaded: shorter rows take DMA
+#: longer than longer runs.
+APART_BYTES = 320
+
 
 def check_axes(img_ref, places, axes, dilation="rhs_dilation"):
     """Refuse x, padding, strides and dilations of another number of axes; dilation: the argument's name for taps."""
@@ -103,6 +107,8 @@ def read_geometry(
             planes, d_step = thinned(planes)
         rows, h_step = thinned(rows)
         columns, w_step = thinned(columns)
+    elif repeat == 1 and rows.stride * stored[last - 1] * bytes_of(img_ref.dtype, None) >= APART_BYTES:
+        rows, h_step = thinned(rows)
     depth = (planes.out,) if axes == 3 else ()
     y_shape = picked((N, K) + depth + (rows.out, columns.out), out_axes)
     by_plane = (stored[2] * d_step,) if axes == 3 else ()
