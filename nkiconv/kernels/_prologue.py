@@ -69,7 +69,7 @@ class PrologueOperands(nl.NKIObject):
         """Keep the values of a tile's column, and drop those kept longest if there are too many."""
         while len(self.kept) >= NUMBERS_BYTES // NUMBER_BYTES:
             del self.kept[next(iter(self.kept))]
-        self.kept[key] = tile_sbuf[0 : tile_sbuf.shape[0], column : column + 1]
+        self.kept[key] = tile_sbuf[:, column : column + 1]
 
     def apply(self, dst, src, row, c0, first, ledger):
         """dst = act(src * scale + shift) of [c, planes, rows, columns] in SBUF, from partition `row`, a multiple of 32,

@@ -45,7 +45,7 @@ def residual_of(operands, shape, regions, ragged=None):
 def clear_window(tile, h0, h1, w0, w1, engine):
     """Zero rows h0 .. h1-1, columns w0 .. w1-1 of a tile [c, images, rows, columns]; both ranges may be empty."""
     if h0 < h1 and w0 < w1:
-        nisa.memset(dst=tile[0 : tile.shape[0], 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
+        nisa.memset(dst=tile[:, :, h0:h1, w0:w1], value=0.0, engine=engine)
 
 
 def around(height, width, filled):

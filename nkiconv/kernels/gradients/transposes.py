@@ -141,7 +141,7 @@ def clear_row(side, row, tile_sbuf):
     """Write zeros to a row of windows that is outside of the tensor."""
     (member, members), extent, (c, channels) = side.members, side.rows.extent, side.channels
     rows = slice(member * extent + row, (member + members - 1) * extent + row + 1, extent)
-    into = tile_sbuf[0 : tile_sbuf.shape[0], rows, 0 : side.columns.extent, c : c + channels]
+    into = tile_sbuf[:, rows, 0 : side.columns.extent, c : c + channels]
     nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
 
 

@@ -302,17 +302,11 @@ class Core:
         """Compute y of a K tile of a group, bank by bank: one is evacuated during the matmuls of the next; store it."""
         operands, (k, kn) = self.operands, self.geometry.k_tiles[index]
         y_sbuf = self.tile([(k, kn)], group.banks, operands.y)
-        _, _, banks, nn, pn = y_sbuf.shape
-        for bank in range(banks):
-            hidden = group.hidden[0 : group.hidden.shape[0], 0 : group.hidden.shape[1], bank : bank + 1, 0:nn, 0:pn]
-            acc_psum = multiply_tiles(self.second, (k, kn), self.geometry.m_tiles, hidden)
-            residual = None
-            if group.residual != None:
-                residual = group.residual[0:kn, index, bank : bank + 1, 0:nn, 0:pn]
-            y = y_sbuf[0:kn, 0, bank : bank + 1]
-            evacuate(
-                y, acc_psum, column(self.bias2, index, self.geometry.k_tiles), residual, self.epilogue, self.ledger
-            )
+        for bank in range(y_sbuf.shape[2]):
+            acc_psum = multiply_tiles(self.second, (k, kn), self.geometry.m_tiles, group.hidden[:, :, bank : bank + 1])
+            residual = None if group.residual == None else group.residual[0:kn, index, bank : bank + 1]
+            y, bias = y_sbuf[:, 0, bank : bank + 1], column(self.bias2, index, self.geometry.k_tiles)
+            evacuate(y, acc_psum, bias, residual, self.epilogue, self.ledger)
         for src, pattern, offset in self.regions(operands.y, y_sbuf, [(k, kn)], group.banks):
             store(src, operands.y, pattern, offset)
 

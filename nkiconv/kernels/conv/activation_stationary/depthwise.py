@@ -312,7 +312,7 @@ def clear_blocks(buffer, shape, width, windows, lines):
     for v, b, end in spots:
         for c, c_end, engine in ((0, count // 2, nisa.engine.gpsimd), (count // 2, count, nisa.engine.vector)):
             if c < c_end:
-                dst = tile_sbuf[0 : tile_sbuf.shape[0], v, b:end, 0:images, c:c_end]
+                dst = tile_sbuf[:, v, b:end, 0:images, c:c_end]
                 nisa.memset(dst=dst, value=0.0, engine=engine)
 
 

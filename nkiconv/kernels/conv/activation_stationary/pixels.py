@@ -146,18 +146,18 @@ class PixelCore(Core):
             bank.taps = [self.taps_seen(out_tile, bank.block, bank.t0 + tile) for tile in range(bank.tn)]
             for tile in range(bank.tn):
                 if len(bank.taps[tile]) == 0:
-                    zeros = bank.psum[0 : shape[0], tile, 0 : bank.kn]
+                    zeros = bank.psum[:, tile]
                     nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
 
         def products(k_tile):
             filters = self.filters.tiles[k_tile]
             for tap in range(taps):
                 for bank in banks:
-                    moving = filters[0 : filters.shape[0], tap, bank.k0 : bank.k0 + bank.kn]
+                    moving = filters[:, tap, bank.k0 : bank.k0 + bank.kn]
                     for tile, seen in enumerate(bank.taps):
                         if tap in seen:
                             x = self.pixels_at(out_tile, x_sbuf, bank, tile, k_tile, tap)
-                            dst = bank.psum[0 : bank.psum.shape[0], tile, 0 : bank.kn]
+                            dst = bank.psum[:, tile]
                             yield dst, x, moving, k_tile > 0 or tap != seen[0]
 
         def leave():

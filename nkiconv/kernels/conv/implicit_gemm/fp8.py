@@ -74,8 +74,8 @@ def new_paired(operands, geometry, x):
             word, shift, rows_sbuf = word_of(geometry), 0, in_words(geometry, rows_sbuf)
         left = min(columns, max(0, -place.column))
         right = max(left, min(columns, geometry.columns.size - place.column - shift))
-        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], 0 : left // word])
-        zero(rows_sbuf[0:parts, 0 : rows_sbuf.shape[1], right // word : columns // word])
+        zero(rows_sbuf[:, :, 0 : left // word])
+        zero(rows_sbuf[:, :, right // word : columns // word])
     return x_sbuf
 
 

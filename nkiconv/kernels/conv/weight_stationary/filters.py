@@ -63,9 +63,9 @@ class PhaseFilters(nl.NKIObject):
         """The stationary of a product: [(segment, c), columns]."""
         if self.schedule.packs:
             packed_sbuf = self.made[tile[0], k_tile][sweep]
-            return packed_sbuf[0 : packed_sbuf.shape[0], product.index, 0 : packed_sbuf.shape[2]]
+            return packed_sbuf[:, product.index]
         raw_sbuf = self.made[tile[0], k_tile][0]
-        return raw_sbuf[0 : raw_sbuf.shape[0], 0 : raw_sbuf.shape[1], product.index]
+        return raw_sbuf[:, :, product.index]
 
     def start(self, residents):
         """Start nothing: `load` loads all that is needed."""
@@ -188,7 +188,7 @@ class GroupFilters(nl.NKIObject):
     def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary of a product of a row tile: [c, (uw, uh, k)]."""
         filters_sbuf, first = self.made[tile[0]], row_tile.first
-        return filters_sbuf[first : first + row_tile.cn, product.index, 0 : filters_sbuf.shape[2]]
+        return filters_sbuf[first : first + row_tile.cn, product.index]
 
     def _ones(self, width, each):
         """A mask [(row tile, i), j] in SBUF, j < width: 1 if i // each is j."""

@@ -265,7 +265,7 @@ class StackedPrologue(nl.NKIObject):
         stack, m0, (d0, dn) = self.stack, lane[1].x0, plane_span(lane[0])
         held = self.blocks_held(first, end)
         if held and dn > 0:
-            whole = x_sbuf[0 : x_sbuf.shape[0], 0:dn, held[0] - m0 : held[-1] + 1 - m0, self.low : self.high]
+            whole = x_sbuf[:, 0:dn, held[0] - m0 : held[-1] + 1 - m0, self.low : self.high]
             self.on_x.apply_once(whole, whole, 0, 0, d0, self.ledger, stack.D * stack.B)
 
     def blocks_held(self, first, end):
