@@ -36,7 +36,7 @@ from ....schedules.planes import channel_runs
 from ....schedules.products import in_order as tap_order
 from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
-from ..._engines import START_WORK, VECTOR_WORK, copy_balanced
+from ..._engines import START_WORK, VECTOR_WORK, copy_balanced, is_16bit, pick
 from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import transpose_into, turn_forwards
 from ..regions import load_filters, load_region
@@ -142,13 +142,16 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
     shape = (kn, rn, sn, channels) if by_tap else raw_sbuf.shape
     found_sbuf = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     into_sbuf = found_sbuf.permute((0, 3, 1, 2)) if by_tap else found_sbuf
+    engine = pick(ledger, rn * sn * channels, is_16bit(raw_sbuf.dtype)) if by_tap else None
     for at, channel, step, count in channel_runs(geometry, c0, channels):
         first = channel - c0
         src = raw_sbuf[:, first : first + (count - 1) * step + 1 : step]
         dst = into_sbuf[0:kn, at : at + count, 0:rn, 0:sn]
         if by_tap:
-            dst, src = dst.permute((0, 2, 3, 1)), src.permute((0, 2, 3, 1))
-        copy_balanced(dst, src, ledger)
+            # one engine: DMA transposes the whole tile
+            nisa.tensor_copy(dst=dst.permute((0, 2, 3, 1)), src=src.permute((0, 2, 3, 1)), engine=engine)
+        else:
+            copy_balanced(dst, src, ledger)
     return found_sbuf
 
 
