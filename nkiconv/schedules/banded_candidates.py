@@ -32,7 +32,7 @@ from .banded import (
     sum_spans,
     tile_columns,
 )
-from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, gate_of, inputs_of, part_most, shards_of
+from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
 from .prices import array_end_ns, rows_ns
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
@@ -63,9 +63,9 @@ SCRATCH_BELOW = 1.5
 #: settings that keep a start's values, as the bound does not rank them.
 REFINED, NEAR = 3, 1.3
 KEPT = frozenset(("block", "shard", "buffers", "buffer_groups", "streamed", "warmup", "rewarm", "x_stationary"))
-#: Least bytes of a run of results for x to be stationary, and tiles of a core then, twice as many with a factor of x,
-#: which is one more stage; all tiles are of one size, as each overlaps the stages of others.
-ROW_BYTES, ROW_TILES = 128, 8
+#: Tiles of a core with x stationary, twice as many with a factor of x, which is one more stage; all tiles are of one
+#: size, as each overlaps the stages of others.
+ROW_TILES = 8
 #: Ratio of the time with x stationary to this bound: Scalar and Vector evacuate each bank before its next sums begin.
 ROW_WAITS = 1.1
 
@@ -105,7 +105,7 @@ def starts(
     """(settings, ns) of all sizes and shards that a config allows, the least ns first; with the smallest tiles and
     buffers if no others fit SBUF."""
     given = dict(config or ())
-    ways = [False, True] if takes_rows(geometry, options) else [False]
+    ways = [False, True] if geometry.dilation == 1 else [False]
     found = [
         filled(geometry, target, given, size, shard, x_stationary)
         for size in ([given["block"]] if "block" in given else blocks_of(geometry.stride))
@@ -168,14 +168,6 @@ def shards_for(geometry: RowGeometry, block: int) -> list[str]:
     found = ["channels"] if num_groups >= PARTS else []
     found += ["batch"] if geometry.N >= PARTS else []
     return [*found, "columns"] if not found or num_columns >= PARTS else found
-
-
-def takes_rows(geometry: RowGeometry, options: Options) -> bool:
-    """Whether x is a candidate for the stationary operand: results of all images fill the partitions with runs of at
-    least ROW_BYTES, and Scalar and Vector, which it saves a second pass over sums, have a gate or an activation too.
-    Searches also try it for other problems."""
-    is_long = geometry.N * geometry.Q * options.epilogue.y_itemsize >= ROW_BYTES * PARTITIONS
-    return geometry.dilation == 1 and is_long and (gate_of(geometry) != "" or options.epilogue.activation != "")
 
 
 def filled(
