@@ -48,12 +48,10 @@ def is_transposed(geometry: Geometry) -> bool:
 def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
     """PlanePieces of a whole volume of an axis of planes: of the frames' tensor, if there is one, and of x's."""
     frames, size = geometry.frames, axis.size // axis.images
-    held, found = 0, []
-    if frames is not None:
-        held = frames.count
-        found.append(PlanePiece(first=0, count=held, plane=0, strides=frames.strides, framed=True))
-    found.append(PlanePiece(first=held, count=size - held, plane=0, strides=geometry.x_strides, framed=False))
-    return found
+    if frames is None:
+        return [PlanePiece(0, size, 0, geometry.x_strides, False)]
+    held = frames.count
+    return [PlanePiece(0, held, 0, frames.strides, True), PlanePiece(held, size - held, 0, geometry.x_strides, False)]
 
 
 def plane_pieces(geometry: Geometry, d0: int, dn: int) -> list[PlanePiece]:

@@ -82,14 +82,8 @@ def with_windows(geometry: Geometry, count: int) -> Geometry:
     planes = geometry.planes
     if count == 1:
         return geometry
-    depth = Axis(
-        size=planes.size,
-        taps=window_of(planes, count),
-        out=planes.images * div_ceil(planes.out // planes.images, count),
-        stride=count * planes.stride,
-        before=planes.before,
-        images=planes.images,
-    )
+    out = planes.images * div_ceil(planes.out // planes.images, count)
+    depth = replace(planes, taps=window_of(planes, count), out=out, stride=count * planes.stride, dilation=1)
     return of_windows(geometry, depth, count, geometry.w_strides)
 
 
@@ -110,19 +104,9 @@ def of_windows(geometry: Geometry, depth: Axis, count: int, w_strides: tuple[int
 def sources_of(geometry: Geometry) -> list[tuple[Axis, tuple[int, ...], bool]]:
     """(axis of planes, strides, whether it is the halo frames) of each tensor of x, if planes of taps are channels: the
     planes of that tensor alone in the windows of outputs."""
-    depth, found = geometry.depth_axis, []
-    for part in parts_of_x(geometry, depth):
-        axis = Axis(
-            size=depth.images * part.count,
-            taps=depth.taps,
-            out=depth.out,
-            stride=depth.stride,
-            dilation=depth.dilation,
-            before=depth.before + part.first,
-            images=depth.images,
-        )
-        found.append((axis, part.strides, part.framed))
-    return found
+    depth = geometry.depth_axis
+    parts = ((depth.images * one.count, depth.before + one.first, one) for one in parts_of_x(geometry, depth))
+    return [(replace(depth, size=size, before=before), one.strides, one.framed) for size, before, one in parts]
 
 
 def apart_by(strides: tuple[int, ...], planes: Axis, count: int) -> tuple[int, ...]:
