@@ -65,8 +65,7 @@ def products_of(geometry: Geometry, copies: int) -> tuple[list[list[KTilePiece]]
     rest = geometry.C % P_MAX
     whole = geometry.C - rest
     for c0 in range(0, whole, P_MAX):
-        for tap in range(R * S):
-            products.append(Product(k_tile=len(k_tiles), r=tap // S, s=tap % S, pieces=1))
+        products += [Product(len(k_tiles), r, s, pieces=1) for r in range(R) for s in range(S)]
         k_tiles.append([own_piece(c0, P_MAX)])
     if rest == 0:
         return k_tiles, products
@@ -74,12 +73,8 @@ def products_of(geometry: Geometry, copies: int) -> tuple[list[list[KTilePiece]]
     if depth == 1 and copies > 1 and rest % (P_MAX - rest) == 0:
         own, more = ridden(own_piece(whole, rest), len(k_tiles), (R, S), copies)
         return k_tiles + own, products + more
-    for r in range(R):
-        for s in range(0, S, depth):
-            products.append(Product(k_tile=len(k_tiles), r=r, s=s, pieces=min(depth, S - s)))
-    pieces = [own_piece(whole, rest)]
-    for behind in range(1, depth):
-        pieces.append(KTilePiece(part=behind * rest, c0=whole, count=rest, r=0, s=behind))
+    products += [Product(len(k_tiles), r, s, min(depth, S - s)) for r in range(R) for s in range(0, S, depth)]
+    pieces = [KTilePiece(part=behind * rest, c0=whole, count=rest, r=0, s=behind) for behind in range(depth)]
     return [*k_tiles, pieces], products
 
 

@@ -185,12 +185,10 @@ def channel_runs(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, i
     partitions."""
     if not is_by_plane(geometry):
         return [(0, c0, 1, cn)]
-    taps, found = geometry.depth_axis.taps, []
-    for piece in channel_pieces(geometry, c0, cn):
-        part, c, count, t, tn = piece
-        for tap in range(tn):
-            found.append((part + tap * count, c * taps + t + tap, taps, count))
-    return found
+    taps, pieces = geometry.depth_axis.taps, channel_pieces(geometry, c0, cn)
+    return [
+        (part + tap * count, c * taps + t + tap, taps, count) for part, c, count, t, tn in pieces for tap in range(tn)
+    ]
 
 
 def channel_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int, int]]:
