@@ -24,14 +24,7 @@ from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, pixe
 from .prices import last_store_ns
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
-from .volume_rows import (
-    COPIES,
-    TILE_BANKS,
-    RowSchedule,
-    RowSettings,
-    make_rows,
-    stored_together,
-)
+from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, stored_together
 
 #: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
