@@ -35,7 +35,7 @@ DEPTHS = 2
 LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
 #: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in
 #: rotation, bytes a partition of a round's matrices; sizes of blocks whose other settings are tried together.
-WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 12
+WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 6
 
 #: The schedules of this algorithm.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule

@@ -372,14 +372,18 @@ def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:
     """Runs of an axis in blocks of `extent` outputs. taps: (first, count) of the taps of their windows."""
     out, spread = axis.out // axis.images, axis.lhs_dilation
     window, end = window_of(axis, extent, taps[1]), (axis.size // axis.images - 1) * spread + 1
-    found: list[Run] = []
-    for block in range(div_ceil(out, extent)):
-        start = block * extent * axis.stride + taps[0] * axis.dilation - axis.before
+    step, begin, blocks = extent * axis.stride, taps[0] * axis.dilation - axis.before, div_ceil(out, extent)
+    # whole blocks whose windows are inside an x without gaps are alike
+    first = min(blocks, max(0, div_ceil(-begin, step)))
+    last = max(first, min(out // extent, (end - window - begin) // step + 1)) if spread == 1 else first
+    found = [Run(first, last - first, extent, extent, 0, window)] if last > first else []
+    for block in (*range(first), *range(last, blocks)):
+        start = block * step + begin
         low = min(window, div_ceil(max(0, start), spread) * spread - start)
         high = div_ceil(max(0, min(start + window, end)), spread) * spread - spread + 1 - start
         there = low, max(low, min(window, high))
         found.append(Run(block, 1, extent, min(extent, out - block * extent), *there))
-    return joined(found)
+    return joined(sorted(found, key=lambda one: one.first))
 
 
 def joined(runs: Iterable[Run]) -> tuple[Run, ...]:

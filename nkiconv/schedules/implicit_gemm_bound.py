@@ -107,7 +107,7 @@ class Bound:
 
     def core(self, plan: Schedule, items: Sequence[Item]) -> Busy:
         """The Busy of some items."""
-        found, known, before = Busy(), dict[Any, Busy](), None
+        found, known, before, forms = Busy(), dict[Any, Busy](), None, dict[Any, int]()
         for index, same in groupby(items, key=lambda item: item.batch):
             own, batch, k_tiles = list(same), plan.batches[index], plan.k_tiles[index]
             alike = {(one.out_tile.zn, one.out_tile.pn, one.out_tile.qn, one.last): one for one in own}
@@ -120,9 +120,12 @@ class Bound:
                     known[shape, pixels, banks] = self.m_tile(m_tile, pixels, banks, shape[-1])
                 found.add(known[shape, pixels, banks])
             often: Counter[Any] = Counter()
+            # batches of equal channels store and load alike
+            form = tuple((m_tile.kn, m_tile.rows) for m_tile in batch), tuple(k_tile[1:] for k_tile in k_tiles)
+            number = forms.setdefault(form, len(forms))
             for one in own:
                 tile = one.out_tile
-                sizes = (index, tile.zn, tile.pn, tile.dn, tile.hn, tile.wn, tile.qn)
+                sizes = (number, tile.zn, tile.pn, tile.dn, tile.hn, tile.wn, tile.qn)
                 here = k_tiles, tile
                 fresh, before = before != here, here
                 if (sizes, fresh) not in known:
