@@ -66,8 +66,6 @@ KEPT = frozenset(("block", "shard", "buffers", "buffer_groups", "streamed", "war
 #: Tiles of a core with x stationary, twice as many with a factor of x, which is one more stage; all tiles are of one
 #: size, as each overlaps the stages of others.
 ROW_TILES = 8
-#: Ratio of the time with x stationary to this bound: Scalar and Vector evacuate each bank before its next sums begin.
-ROW_WAITS = 1.1
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> BandedSettings:
@@ -296,7 +294,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     else:
         work_ns = array_end_ns(target, start_ns, work_ns) - start_ns
     busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
-    return (start_ns + busy_ns + end_ns) * (ROW_WAITS if settings.x_stationary else 1.0)
+    return start_ns + busy_ns + end_ns
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
