@@ -83,10 +83,7 @@ def candidates(
     other settings changed one at a time as long as ns fall."""
     found = starts(geometry, options, config, target)
     near = {one: ns for one, ns in found if ns <= NEAR * found[0][1]}
-    if "scratch" not in dict(config or ()):  # the clock decides between both
-        rows = [replace(one, scratch=not one.scratch) for one in list(near)[:1] if one.x_stationary]
-        near |= {one: ns_of(geometry, options, one, target) for one in rows}
-    for one in [one for one in list(near)[:REFINED] if near[one] < float("inf") and not one.x_stationary]:
+    for one in [one for one in list(near)[:REFINED] if near[one] < float("inf")]:
         near |= descended(
             one,
             lambda other: ns_of(geometry, options, other, target),
