@@ -45,7 +45,7 @@ NEAR = 1.15
 #: that are built; sizes of M packing that are bounded, by least work of the Tensor Engine.
 V_TRIED, FEW, BUILT, SIZES = (1, 2, 4), 8, 24, 8
 #: Bytes a partition of an output tile's results that are tried.
-Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4, 4 * Y_BYTES)
+Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: The number of phases above which only one Schedule is built, of 3 to 12.
 MANY_PHASES = 100
 
