@@ -3,8 +3,8 @@
 import copy
 
 import torch
+from operators_seen import Seen
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 C = 8
@@ -64,27 +64,17 @@ def steps(name, given):
     return " ".join(filter(None, (*before, plain, *after, "stats" * stats)))
 
 
-class Calls(TorchDispatchMode):
-    """What each call of nkiconv's operators computes, but of norms' scale and shift."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.name().removeprefix("nkiconv::")
-        if func.namespace == "nkiconv" and name != "norm_scale_shift":
-            given = {one.name: one.default_value for one in func._schema.arguments if one.has_default_value()}
-            given |= dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | (kwargs or {})
-            self.found.append(steps(name, given))
-        return func(*args, **(kwargs or {}))
-
-
 def calls(model, *inputs):
-    """What the calls of a run without gradients compute."""
-    with Calls() as seen, torch.no_grad():
+    """What the calls of a run without gradients compute, but of norms' scale and shift."""
+    with Seen() as seen, torch.no_grad():
         model(*(one if one is None else one.clone() for one in inputs))
-    return "; ".join(seen.found)
+    found = []
+    for func, args, kwargs in seen.nkiconvs:
+        arguments = func._schema.arguments
+        given = {one.name: one.default_value for one in arguments if one.has_default_value()}
+        given |= dict(zip((one.name for one in arguments), args, strict=False)) | kwargs
+        found.append(steps(func.name().removeprefix("nkiconv::"), given))
+    return "; ".join(one for one in found if one != "norm_scale_shift")
 
 
 def terms_of(model):

@@ -5,15 +5,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Seen(TorchDispatchMode):
-    """The names of the operators that run, in order."""
+    """The operators that run, in order, and what they are given."""
 
     def __init__(self):
         super().__init__()
-        self.names = []
+        self.calls = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.name())
+        self.calls.append((func, args, kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    @property
+    def names(self):
+        return [func.name() for func, *_ in self.calls]
+
+    @property
+    def nkiconvs(self):
+        return [one for one in self.calls if one[0].namespace == "nkiconv"]
 
     @property
     def convolutions(self):

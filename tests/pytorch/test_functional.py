@@ -8,9 +8,9 @@ import pytest
 import torch
 from gradchecks import several
 from layers import LAYERS
+from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from torch_exact import integers, leaves_of, same, torchs
 
@@ -189,31 +189,18 @@ def test_empty_extents_are_torchs(name, x, w, mode):
     assert not any(one.any() for one in torch.autograd.grad(y.sum(), leaves))
 
 
-class Recorded(TorchDispatchMode):
-    """Keeps the calls of nkiconv's operators."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "nkiconv":
-            self.calls.append((function, args, kwargs or {}))
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.cover(0, keep=["causal"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_opcheck(name):
     """Of each operator that a layer runs, and its backward, with what these are given; numbers of sequences are read in
     backward, which torch.compile cannot."""
     layer = LAYERS[name]
-    with Recorded() as recorded:
+    with Seen() as seen:
         found = several(layer.ours(*(one.detach().requires_grad_("numbered" not in name) for one in layer.given)))
         if found[0].requires_grad:
             sum(one.sum() for one in found).backward()
-    assert recorded.calls
-    for operator, args, more in recorded.calls:
+    assert seen.nkiconvs
+    for operator, args, more in seen.nkiconvs:
         leaves = [
             one.detach().clone().requires_grad_(one.is_floating_point()) if isinstance(one, torch.Tensor) else one
             for one in args

@@ -442,3 +442,57 @@ def test_what_is_fused_already_stays():
     assert told(again) == ["1.0: is in a fused chain already", "0.norm2: is in a fused chain already"]
     with pytest.raises(UnsupportedError, match="fuse=True: does not go with pack_filters"):
         convert(fm.chain().eval(), fuse=True, pack_filters="frozen", example_inputs=(image(*IMAGES[2]),))
+
+
+# Norms that take the statistics that the convolution before them returns, where all graphs show it.
+def branch(self, x, doubles=None):
+    """On one of two ways a norm reads something else."""
+    h = self.stem(x)
+    if doubles is not None:
+        h = h * doubles
+    return self.blocks[0](h)
+
+
+def alone(first, norm=lambda: nn.GroupNorm(2, C), depthwise=False):
+    """A convolution, and two chains of which the first may be depthwise."""
+    conv = fm.CONVOLUTIONS[len(first.kernel_size)]
+    middle = conv(C, C, 2, groups=C if depthwise else 1)
+    return nn.Sequential(first, norm(), nn.SiLU(), middle, nn.GroupNorm(2, C), nn.SiLU(), conv(C, C, 1))
+
+
+FIRST = {"blocks.0.norm2": "blocks.0.conv1"}
+FROM = {"blocks.0.norm1": "stem", **FIRST, "blocks.1.norm1": "blocks.0.conv2", "blocks.1.norm2": "blocks.1.conv1"}
+TWICE = {"1": "0", "4": "3"}
+#: What makes a model; the shape of its input; whose statistics its norms take; passes over images for those that no
+#: convolution returns.
+NETS = {
+    **{f"{name} norms of rank {rank}": (
+        lambda name=name, rank=rank: fm.net(lambda: NORMS[name](rank), rank), STEMS[rank], FROM, 0,
+    ) for name, rank in (("Group", 1), ("Group", 2), ("Instance", 2), ("Group", 3), ("Instance", 3))},
+    "a division": (lambda: fm.net(scale=2.0), STEMS[2], {k: v for k, v in FROM.items() if k != "blocks.1.norm1"}, 1),
+    "in place": (lambda: fm.between(torch.relu_), STEMS[2], FIRST, 1),
+    "another order": (lambda: fm.between(lambda x: x.flip(2)), STEMS[2], FIRST, 1),
+    "a part": (lambda: fm.between(lambda x: x[:, :, 1:]), STEMS[2], FIRST, 1),
+    "casts that do nothing": (
+        lambda: fm.between(lambda x: x.to("cpu").contiguous()), STEMS[2], {"blocks.0.norm1": "stem", **FIRST}, 0),
+    "another way": (lambda: fm.net(forward=branch), STEMS[2], FIRST, 1),
+    "another call": (lambda: fm.net(forward=lambda m, x: m.blocks[0](m.stem(x)) + m.stem(x + 1)), STEMS[2], FIRST, 1),
+    "depthwise": (lambda: alone(nn.Conv2d(C, C, 3, groups=C), depthwise=True), (2, C, 7, 6), TWICE, 0),
+    "depthwise volumes": (lambda: alone(nn.Conv3d(C, C, 2, groups=C), depthwise=True), (2, C, 7, 6, 5), TWICE, 0),
+    "transposed": (lambda: alone(nn.ConvTranspose2d(C, C, 3, stride=2)), (2, C, 7, 6), TWICE, 0),
+    "depthwise rows": (lambda: alone(nn.Conv1d(C, C, 3, groups=C)), (2, C, 8), {"4": "3"}, 1),
+    "running statistics": (lambda: alone(nn.Conv2d(C, C, 3), lambda: nn.BatchNorm2d(C)), (2, C, 8, 7), {"4": "3"}, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_norms_take_what_convolutions_return(name):
+    make, shape, expected, passes = NETS[name]
+    model = drawn(make()).eval()
+    report = convert(model, fuse=True)
+    assert {chain.norm: " ".join(chain.statistics) for chain in report.chains if chain.statistics} == expected
+    assert f"{len(expected)} with statistics from the one before" in str(report)
+    assert_same(report.model, model, image(*shape))
+    ran = calls(report.model, image(*shape)).split("; ")
+    assert ran.count("channel_stats") == passes
+    assert sum(one.endswith(" stats") for one in ran) == len(set(expected.values()))

@@ -1,23 +1,30 @@
-"""`kernels` loads the package that `make hf-kernel` lays out, and models run by its layers, without any network."""
+"""`kernels` loads the package that `make hf-kernel` lays out, and models run by its layers, without any network; models
+of transformers give by nkiconv what they give by torch: outputs, derivatives of inputs, steps of decoding.
+"""
 
+import dataclasses
 import importlib
 import socket
 import sys
 
+import numpy as np
 import pytest
 import torch
 from operators_seen import Seen
+from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 from torch_exact import same
-from transformers_models import MODELS
 
+from nkiconv import pytorch as nkiconv_torch
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import hub_package
 
 if sys.version_info < (3, 11):  # elsewhere the extra `dev` has both, and a missing one is a failure
     pytest.skip("transformers needs Python 3.11", allow_module_level=True)
 
+import compare_models
 import kernels
+from transformers_models import MODELS
 
 FUNCTIONS = ("causal_conv1d_fn", "causal_conv1d_update")
 MODULES = {"Conv1d": nn.Conv1d, "Conv2d": nn.Conv2d}
@@ -197,3 +204,55 @@ def test_kernel_config(package, monkeypatch, name):
     assert seen.names.count("nkiconv::causal_conv1d") == 3 * convolutions > 0
     with torch.no_grad():
         assert torch.equal(found, model.decode(installed, model.input(), 2))
+
+
+# Models by convert and by the package of two functions.
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("mode", ["torch", "compare"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(monkeypatch, name, mode):
+    """fp32 sums in another order; `compare` raises where a kernel is outside its own bound too."""
+    model = MODELS[name]
+    made, convolutions = model.with_nkiconv()
+    share = nkiconv_torch.convert(made, causal_conv1d=False, functional=False).share(**{model.argument: model.input()})
+    assert (convolutions > 0, share.fraction) == (True, 1)
+    expected = compare_models.results(model, model.build())
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    found = compare_models.results(model, made)
+    for field in dataclasses.fields(found):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        assert (one is None) == (other is None) == (field.name == "steps" and model.cache is None)
+        if one is not None:
+            assert_within_share([one], [other], FLOAT32_SUMS)
+
+
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("name", DECODERS)
+def test_convert_reaches_what_decoders_call_as_functions(name):
+    """The file is imported long before; its layers never call the convolutions that they have."""
+    model = MODELS[name]
+    made, x = model.build(), model.input()
+    with torch.no_grad():
+        expected, steps = model.run(made, x), model.decode(made, x, 2)
+    assert nkiconv_torch.convert(made, causal_conv1d=False, functional=False).share(**{model.argument: x}).fraction == 0
+    report = nkiconv_torch.convert(made)
+    with report.installation, torch.no_grad():
+        assert len(report.by_function) == len(report.entries) > 0
+        assert report.share(**{model.argument: x}).fraction == 1
+        assert_within_share([model.run(report.model, x)], [expected], FLOAT32_SUMS)
+        assert_within_share([model.decode(report.model, x, 2)], [steps], FLOAT32_SUMS)
+    assert torch.equal(model.run(made, x), expected)
+
+
+def test_the_table_names_kernels_that_disagree(monkeypatch, capsys):
+    """The bound is what decides: with none, every kernel but an exact one is off."""
+    monkeypatch.setattr(
+        "nkiconv.pytorch.computers.simulated.epilogue_bound",
+        lambda terms, magnitude, *_: np.full(magnitude.shape, 1e-30),
+    )
+    with pytest.raises(SystemExit) as stop:
+        compare_models.main(["vit"])
+    assert stop.value.code == 1
+    assert "the kernel and torch differ by" in capsys.readouterr().out
