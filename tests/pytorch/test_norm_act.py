@@ -17,10 +17,9 @@ from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch.nn import functional as F
 
-from nkiconv.errors import ComparisonError, UnsupportedError
+from nkiconv.errors import UnsupportedError
 from nkiconv.norms import NORMS
 from nkiconv.pytorch import channel_stats, conv2d, nn, norm_scale_shift
-from nkiconv.pytorch.computers import simulated, statistics
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -45,18 +44,6 @@ def test_autocast_casts_input_before_the_norm():
     with torch.autocast("cpu", torch.bfloat16):
         y = ours(*given)
     assert torch.equal(y, ours(*(one.bfloat16() for one in given[:3]), *given[3:]))
-
-
-def test_compare_notices_what_is_wrong(monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "compare")
-    x = tensors(2)[0]
-    right = channel_stats(x)
-    with monkeypatch.context() as wrong:
-        wrong.setattr(statistics, "from_numpy", lambda array: torch.from_numpy(array) + 1e-3)
-        with pytest.raises(ComparisonError, match="channel_stats: the kernel is up to"):
-            channel_stats(x)
-        with pytest.raises(ComparisonError, match="norm_scale_shift: the kernel is up to"):
-            norm_scale_shift(right, num_groups=3)
 
 
 #: A norm's class without its axes, its other arguments, and those of our module.
@@ -184,17 +171,3 @@ def test_pixels_that_are_one_of_input_are_summed_in_fp32():
             with look():
                 (found,) = torch.autograd.grad(call(x, w, x_upsample=2), x, g)
             assert found.item() == 260
-
-
-@pytest.mark.parametrize(("name", "wrong", "words"), [
-    ("statistics", lambda y, stats: (y, stats * 1.001), r"encoder.stem \(conv2d\): the kernel is up to"),
-    ("upsampled", lambda y: y.flip(3), r"encoder.stem \(conv2d\): the kernel"),
-])  # fmt: skip
-def test_comparison_names_the_layer_that_differs(name, wrong, words, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "compare")
-    form, real = FORMS[name], simulated.convolve
-    given = form.tensors(2)
-    form.call(*given)
-    monkeypatch.setattr(simulated, "convolve", lambda *args: wrong(*several(real(*args))))
-    with pytest.raises(ComparisonError, match=words):
-        form.call(*given, layer="encoder.stem")

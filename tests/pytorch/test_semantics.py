@@ -10,7 +10,8 @@ import pytest
 import torch
 from causal import integers
 from chained import made
-from layers import LAYERS, pair_of
+from gradchecks import several
+from layers import FORMS, LAYERS, SPLITS, of_split, pair_of
 from operators_seen import Seen
 from torch import nn
 from torch.export import Dim, export
@@ -19,9 +20,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch_exact import same
 
 from nkiconv import pytorch
-from nkiconv.errors import DtypeError, UnsupportedError
+from nkiconv.errors import ComparisonError, DtypeError, UnsupportedError
 from nkiconv.pytorch import nn as ours
-from nkiconv.pytorch.computers import agreements, host
+from nkiconv.pytorch.causal import states
+from nkiconv.pytorch.computers import agreements, host, simulated, statistics
 
 
 @pytest.fixture(params=["torch", "operators in torch", "simulate"])
@@ -237,6 +239,54 @@ def test_selective_checkpointing_is_never_wrong(computer, monkeypatch):
             torch.autograd.grad(y.sum(), leaves)
         return
     assert same(torch.autograd.grad(y.sum(), leaves), expected)
+
+
+X, W = integers(2, 3, 7) + 0.3, integers(3, 4, seed=1)
+IMAGE, STATS = torch.ones(2, 6, 5, 6), pytorch.channel_stats(torch.ones(2, 6, 5, 6))
+SPLIT = of_split()[:2]
+
+
+def named(form):
+    return FORMS[form].call(*FORMS[form].tensors(2), layer="encoder.stem")
+
+
+def rows():
+    return pytorch.causal_conv1d_fn(X, W, return_final_states=True, layer="mixer.conv")
+
+
+def intercepted():
+    with pytorch.intercept():
+        return F.conv2d(IMAGE, torch.ones(1, 6, 1, 1))
+
+
+#: What gives results, what is made of these, a call, and what the comparison says.
+WRONG = {
+    "rows": (host, "reference", lambda y: y * 1.0001, rows, r"mixer.conv \(depthwise_conv1d\): the kernel"),
+    "states": (states, "_simulated", lambda y, final: (y, final + 1), rows,
+     "the kernel's final state is not the last 3 columns"),
+    "split": (simulated, "causal_conv1d_split", lambda parts: [parts[0] * (1 + 2**-12), *parts[1:]],
+     lambda: pytorch.causal_conv1d_split(*SPLIT, splits=SPLITS), "further from float64"),
+    "statistics": (simulated, "convolve", lambda y, stats: (y, stats * 1.001), lambda: named("statistics"),
+     r"encoder.stem \(conv2d\): the kernel is up to"),
+    "upsampled": (simulated, "convolve", lambda y: y.flip(3), lambda: named("upsampled"),
+     r"encoder.stem \(conv2d\): the kernel"),
+    "channel_stats": (statistics, "from_numpy", lambda found: found + 1e-3,
+     lambda: pytorch.channel_stats(IMAGE), "channel_stats: the kernel is up to"),
+    "norm_scale_shift": (statistics, "from_numpy", lambda found: found + 1e-3,
+     lambda: pytorch.norm_scale_shift(STATS, num_groups=3), "norm_scale_shift: the kernel is up to"),
+    "intercepted": (simulated, "_over", lambda _: 2.0, intercepted, "conv2d"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_comparison_finds_what_differs(name, monkeypatch):
+    module, function, wrong, call, words = WRONG[name]
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    call()
+    real = getattr(module, function)
+    monkeypatch.setattr(module, function, lambda *args: wrong(*several(real(*args))))
+    with pytest.raises(ComparisonError, match=words):
+        call()
 
 
 # A comparison that finds no difference says so, once, when the program ends.
