@@ -1,4 +1,6 @@
-"""The planner's process: the same plans and errors as in this one, one process for all, which ends as it should."""
+"""The planner's process: the same plans and errors as in this one, one process for all, which ends as it should; and
+what a search traces of problems whose kernels are long: instructions are counted, not seconds.
+"""
 
 import os
 import signal
@@ -10,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from nkiconv import cases
+from nkiconv import ConvProblem, cases, plan
 from nkiconv.errors import FileFormatError, NkiconvError, PlanningError, UnsupportedError
-from nkiconv.planner import Asked, Request, child, entry
+from nkiconv.planner import Asked, Request, child, entry, search, timekeeper
+from nkiconv.planner.plan import ESTIMATED, Plan
 from nkiconv.simulator.profiling.settings import ignore
+from nkiconv.simulator.program import Program
 
 pytestmark = pytest.mark.simulator_only
 REQUEST = Request(
@@ -25,7 +29,7 @@ REQUEST = Request(
 )
 
 
-def search(request=REQUEST, advance=ignore):
+def searched(request=REQUEST, advance=ignore):
     return child.search(request, wide=False, advance=advance)
 
 
@@ -38,7 +42,7 @@ def ended():
 
 def test_the_same_plan_and_progress_as_here(plans):
     there, here = [], []
-    found = search(advance=lambda *told: there.append(told))
+    found = searched(advance=lambda *told: there.append(told))
     assert found == entry.answer(REQUEST, use_cache=False, advance=lambda *told: here.append(told))
     assert there == here != []
     assert not plans.exists()
@@ -47,17 +51,17 @@ def test_the_same_plan_and_progress_as_here(plans):
 def test_the_same_errors_and_one_process():
     refused = Request(problem=REQUEST.problem, algorithms=("dot",), asked=Asked(strict_nonfinite=True))
     several = Request(problem=REQUEST.problem, lnc=3, algorithms=("none", "nothing"))
-    search()
+    searched()
     first = child._process._popen.pid
     for request in (refused, several):
         errors = []
-        for ask in (search, lambda one: entry.answer(one, use_cache=False)):
+        for ask in (searched, lambda one: entry.answer(one, use_cache=False)):
             with pytest.raises(NkiconvError) as caught:
                 ask(request)
             errors.append((type(caught.value), str(caught.value), caught.value.violations))
         assert errors[0] == errors[1]
         assert errors[0][0] is UnsupportedError
-    search()
+    searched()
     assert child._process._popen.pid == first
 
 
@@ -65,20 +69,20 @@ def test_a_search_that_is_broken_off_ends_its_process():
     def advance(_what, _share):
         raise KeyboardInterrupt
 
-    search()
+    searched()
     process = child._process
     with pytest.raises(KeyboardInterrupt):
-        search(advance=advance)
+        searched(advance=advance)
     assert process.ended
     assert child._process is None
-    search()
+    searched()
 
 
 def test_a_process_that_ended_meanwhile_is_started_again():
-    search()
+    searched()
     child._process._popen.kill()
     child._process._popen.wait()
-    search()
+    searched()
 
 
 def test_one_that_cannot_start(monkeypatch):
@@ -87,7 +91,7 @@ def test_one_that_cannot_start(monkeypatch):
     with pytest.raises(
         PlanningError, match=r"^the planner's process cannot start \(FileNotFoundError: .*/no/such/python"
     ):
-        search()
+        searched()
 
 
 def test_what_it_prints_is_no_reply(monkeypatch, tmp_path):
@@ -101,7 +105,7 @@ def test_what_it_prints_is_no_reply(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(child, "MODULE", "chatty")
     child.stop()
-    assert search().algorithm
+    assert searched().algorithm
     child.stop()
 
 
@@ -143,3 +147,113 @@ def alive(pid):
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+SAME = ((1, 1), (1, 1))
+LONG_PROBLEMS = {
+    "depthwise": ConvProblem(N=20000, C=20000, W=16, S=4, groups=20000, padding=((0, 0), (3, 0))),
+    "video": ConvProblem(N=64, C=512, H=128, W=128, K=512, R=3, S=3, padding=SAME),
+    "one channel": ConvProblem(N=64, C=1, H=256, W=256, K=1, R=5, S=5, padding=((2, 2), (2, 2))),
+}
+
+
+@pytest.mark.cover(0, keep=["depthwise-0.1"])
+@pytest.mark.parametrize("share", [0.1, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LONG_PROBLEMS)
+def test_a_search_traces_no_more_than_its_budget(monkeypatch, name, share):
+    """Of a budget that is a tenth of its own, and its own."""
+    traced, trace = [], timekeeper.trace
+
+    def counted(*asked, **limits):
+        found = trace(*asked, **limits)
+        traced.append(found.instructions)
+        return found
+
+    monkeypatch.setattr(timekeeper, "trace", counted)
+    limits = [(timekeeper, one) for one in ("BUDGET", "WHOLE_INSTRUCTIONS", "VERIFIED_INSTRUCTIONS")]
+    for module, limit in (*limits, (search, "WHOLE_INSTRUCTIONS")):
+        monkeypatch.setattr(module, limit, int(share * getattr(module, limit)))
+    found = plan(LONG_PROBLEMS[name], use_cache=False)
+    verified = search.VERIFIED * timekeeper.VERIFIED_INSTRUCTIONS
+    assert sum(traced) <= timekeeper.BUDGET + timekeeper.WHOLE_INSTRUCTIONS + verified
+    assert found.whole or found.extrapolated_from > 0
+    assert found.explain()
+
+
+def test_a_refused_problem_is_refused_by_formula():
+    """Banded counts tiles of a kind together: one by one there are hundreds of thousands."""
+    problem = ConvProblem(N=20000, C=20000, W=15, S=4, groups=20000, padding=((0, 0), (3, 0)))
+    with pytest.raises(UnsupportedError, match=r"needs about \d+ instructions"):
+        plan(problem, algorithms=("banded",), use_cache=False)
+
+
+def upsampled(size, taps, channels=1, dtype="bf16"):
+    """A request for a transposed row whose windows overlap by a half."""
+    problem = ConvProblem.transpose(
+        N=1, C=channels, K=channels, W=size, stride=(1, taps // 2), padding=((0, 0),) * 2, output_padding=(0, 0),
+        dilation=(1, 1), taps=(1, taps), dtype=dtype,
+    )  # fmt: skip
+    return Request(problem=problem, operation="conv_transpose2d")
+
+
+#: What quick plans once took minutes for, and what the plan says of the part that was timed, or why nothing runs.
+QUICK = {
+    "many phases": (upsampled(50_000, 640), "of 16000320 columns of outputs, as the whole has more than"),
+    "many filters": (Request(problem=ConvProblem(N=1, C=65_536, K=65_536, W=1, S=1)), "of 65536 K, as the whole"),
+    "long row": (upsampled(100, 200_000), "per partition of SBUF"),
+}
+
+
+@pytest.mark.cover(0, keep=["long row"])
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_plan_records_so_many_instructions(monkeypatch, quickly, name):
+    """Floors and traces that are given up counted in."""
+    recorded, record = [0], Program.record
+
+    def counted(*asked, **options):
+        recorded[0] += 1
+        return record(*asked, **options)
+
+    monkeypatch.setattr(Program, "record", counted)
+    request, words = QUICK[name]
+    if name == "long row":
+        with pytest.raises(UnsupportedError, match=words):
+            entry.answer(request, quick=True, use_cache=False)
+        assert recorded[0] == 0
+        return
+    found = entry.answer(request, quick=True, use_cache=False)
+    assert 0 < recorded[0] < 100_000
+    assert (found.effort, found.whole) == (ESTIMATED, False)
+    assert Plan.from_json(found.to_json()) == found
+    for text in (str(found), found.explain()):
+        assert words in " ".join(text.split())
+
+
+#: Short enough to be timed whole, by the extent that parts have less of.
+SAMPLED = {
+    "columns": upsampled(10_000, 64, 2),
+    "images": Request(problem=ConvProblem(N=512, C=64, H=14, W=14, K=64, R=3, S=3, padding=SAME)),
+    "filters": Request(problem=ConvProblem(N=1, C=512, H=7, W=7, K=8192, R=3, S=3, padding=SAME)),
+    "groups": Request(problem=ConvProblem(N=8, C=1024, K=1024, H=28, W=28, R=3, S=3, groups=64, padding=SAME)),
+    "depthwise": Request(problem=ConvProblem(N=8, C=2048, W=4000, S=4, groups=2048, padding=((0, 0), (3, 0)))),
+}
+
+
+@pytest.mark.cover(0, keep=["depthwise"])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_parts_that_a_quick_plan_traces_foretell_the_time(monkeypatch, name):
+    whole = entry.answer(SAMPLED[name], quick=True, use_cache=False)
+    monkeypatch.setattr(search, "ESTIMATE_INSTRUCTIONS", (whole.instructions // 2, whole.instructions // 2))
+    part = entry.answer(SAMPLED[name], quick=True, use_cache=False)
+    assert whole.whole
+    assert not part.whole
+    assert "as the whole has more than" in " ".join(part.explain().split())
+    assert (part.algorithm, part.config) == (whole.algorithm, whole.config)
+    assert part.phase0_us == pytest.approx(whole.phase0_us, rel=0.05)
+
+
+def test_a_quick_plan_of_what_has_no_short_part_is_refused(monkeypatch):
+    request = Request(problem=ConvProblem(N=64, C=64, H=14, W=14, K=64, R=3, S=3, padding=SAME))
+    monkeypatch.setattr(search, "ESTIMATE_INSTRUCTIONS", (10, 10))
+    with pytest.raises(UnsupportedError, match=r"more than 10 instructions, which a quick plan does not trace; search"):
+        entry.answer(request, quick=True, use_cache=False)
