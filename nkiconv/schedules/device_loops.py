@@ -36,7 +36,8 @@ def x_sizes(geometry: Geometry) -> tuple[int, int]:
     """Elements of the frames in front of x, and of x."""
     depth = geometry.planes if geometry.depth is None else geometry.depth
     frames = 0 if geometry.frames is None else depth.images * geometry.frames.count
-    plane = geometry.C // window_channels(geometry) * geometry.rows.size * geometry.columns.size
+    rows = geometry.rows_stored or geometry.rows.size
+    plane = geometry.C // window_channels(geometry) * rows * geometry.columns.size
     return frames * plane, (depth.size - frames) * plane
 
 

@@ -40,8 +40,8 @@ class Geometry:
     p' = p * stride + r * dilation - before on the rows' axis, z' and q' likewise on the planes' and columns' axes. xp
     is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. The images of a 2-d problem are planes with
     one tap, each an output; so are evenly spaced planes of volumes that one tap reads. Rows of taps of several planes
-    follow each other. Strides are in elements of the HBM tensors as stored, so permuted layouts need no copy; in NHWC,
-    elements that no tap reads are left out.
+    follow each other. Strides are in elements of the HBM tensors as stored, so permuted layouts need no copy; elements
+    that no tap reads are left out in NHWC, and long rows of them in other layouts.
     """
 
     C: int
@@ -81,6 +81,8 @@ class Geometry:
     image_planes: int = 1
     #: neighbouring rows, and columns, that each row and column of x in HBM becomes
     upsample: int = 1
+    #: rows of a plane of x in HBM, those that are left out too; 0: none is
+    rows_stored: int = 0
     #: the host's problem is so many times this one, and its bound so many times longer
     times: int = 1
 

@@ -68,7 +68,8 @@ def plain_of(algorithm: str, geometry: Geometry) -> Geometry:
     found = forwards_of(algorithm, geometry)
     rows, columns = geometry.rows, geometry.columns
     if copies_x(algorithm, geometry):
-        found = replace(found, x_strides=dense(geometry.C, rows.size, columns.size), frames=None)
+        x_strides = dense(geometry.C, rows.size, columns.size)
+        found = replace(found, x_strides=x_strides, frames=None, rows_stored=0)
     if copies_y(algorithm, geometry):
         found = replace(found, y_strides=dense(geometry.K, rows.out, columns.out))
     return found

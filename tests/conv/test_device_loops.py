@@ -26,6 +26,8 @@ TILES = {
     "images": ((3, 20, 40, 24), (24, 20, 3, 3), ONE[1:], {}, {"x_bytes": 256}, 2),
     "whole images": ((72, 20, 6, 5), (24, 20, 3, 3), ONE[1:], {}, {"x_bytes": 256}, 1),
     "rows apart": ((1, 20, 97, 24), (24, 20, 3, 3), ONE[1:], {"stride": (2, 1)}, {"x_bytes": 256}, 1),
+    "rows left out": ((1, 5, 63, 160), (8, 5, 1, 1), ((0, 0), (0, 0)), {"stride": (2, 2)}, {"x_bytes": 320}, 1),
+    "parts of rows": ((1, 20, 60, 102), (24, 20, 3, 3), ((0, 0), (0, 0)), {}, {"x_bytes": 256, "loop": 2}, 1),
     "no padding": ((1, 20, 60, 24), (24, 20, 3, 3), ((0, 0), (0, 0)), {}, {"x_bytes": 256}, 1),
     "between zeros": ((1, 20, 60, 24), (24, 20, 3, 3), ONE[1:], {"lhs_dilation": (2, 1)}, {"x_bytes": 256}, 1),
     "folded": ((1, 40, 80, 24), (40, 40, 3, 3), ONE[1:], {}, {"x_bytes": 300, "fold": "both"}, 1),
@@ -95,7 +97,7 @@ def call(why, loop, dtype=ml_dtypes.bfloat16, frames=0, **more):
     return kernel, x, w, more
 
 
-@pytest.mark.cover(6, keep=["images-fp32 as bf16", "rows-plain"])
+@pytest.mark.cover(6, keep=["images-fp32 as bf16", "rows-plain", "rows left out-plain", "parts of rows-plain"])
 @pytest.mark.parametrize(("why", "asked"), CALLS)
 def test_bits_are_those_of_the_unrolled_kernel(why, asked, change):
     given, loops = {**TILES, **ROWS}[why][-2:]

@@ -143,6 +143,7 @@ def read_geometry(
         by_plane=axes == 3 and (held > 0 or places[0][0][1] <= 0),
         image_planes=planes.size // N,
         upsample=repeat,
+        rows_stored=x_extents[last - 1] if h_step > 1 else 0,
     )
     return geometry, y_shape
 

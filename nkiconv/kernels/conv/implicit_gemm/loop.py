@@ -28,7 +28,7 @@ from ...._nki import nl
 from ....schedules.cuts import Bank, OutTile
 from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pitch
-from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts
+from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts, x_place
 from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of
 from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, WAITING_MAX, Item, kinds_of, sums_of
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
@@ -332,18 +332,19 @@ class Core:
 
     def run_repeat(self, repeat):
         """Run a Repeat; x of its first item is loaded, and afterwards x of the next item is in the same tiles."""
-        filters, items, group = self.group.filters, self.schedule.items, self.group
+        filters, items, group, geometry = self.group.filters, self.schedule.items, self.group, self.geometry
         filters.transpose_until(filters.plan.count)
         others = self.new_tiles(group, items[repeat.first].out_tile, True)
 
         def body(at):
             # a register moves x, y and residual; the ledger of engine work starts anew
             moved = moved_operands(self.operands, repeat.register, at)
-            core = Core(moved, self.geometry, self.options, self.schedule, self.zeros_sbuf)
+            core = Core(moved, geometry, self.options, self.schedule, self.zeros_sbuf)
             core.group, core.now, after = group, self.now, others
             for index in range(repeat.first, repeat.first + repeat.out_tiles):
                 out_tile = items[index + 1].out_tile
-                after = {k_tile: replace(x, out_tile=out_tile) for k_tile, x in after.items()}
+                places = ((k_tile, x, x_place(geometry, k_tile, out_tile)) for k_tile, x in after.items())
+                after = {k_tile: replace(x, out_tile=out_tile, place=place) for k_tile, x, place in places}
                 core.bring(after.values(), [(0, out_tile.hn)])
                 for m_tiles in group.at_once:
                     core.work_out_tile(m_tiles, items[index])
