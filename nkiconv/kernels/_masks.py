@@ -1,4 +1,4 @@
-"""Masks by partition and place, made by affine_select."""
+"""Constant tiles, and masks by partition and place, made by affine_select."""
 
 from .._nki import nisa, nl
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 #: Modules that hold others; their elements may be called one by one.
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
@@ -64,16 +63,6 @@ def _methods(module: torch.nn.Module) -> Iterator[_Method]:
                 wanted.append(attribute)
             elif hasattr(value, "__get__") and not isinstance(value, staticmethod):
                 raise _UnknownError  # a property, which may do anything
-
-
-def _reaches(value: Any) -> bool:
-    """Whether modules can be had through an attribute: it holds some, or a function that was made with some."""
-    leaves = tree_leaves(value, is_leaf=lambda one: isinstance(one, torch.nn.Module))
-    return any(isinstance(one, torch.nn.Module) or hasattr(one, "__self__") or _closes(one) for one in leaves)
-
-
-def _closes(function: Any) -> bool:
-    return getattr(function, "__closure__", None) is not None or hasattr(function, "func")  # a partial
 
 
 class _Method:

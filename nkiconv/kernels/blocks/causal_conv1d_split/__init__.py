@@ -1,7 +1,7 @@
 """Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
 
-kernel.py has the prefill loop and its bound; results.py sums, normalises and stores y and the returned
-states; step.py has the decode loop.
+kernel.py has the prefill loop and its bound; results.py sums, normalises and stores y and the returned states; step.py
+has the decode loop.
 """
 
 from dataclasses import dataclass

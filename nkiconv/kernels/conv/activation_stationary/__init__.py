@@ -13,8 +13,7 @@ all of them see elements of x at the same taps, and zeros at the others, which a
     | NHWC   | x, the window of one tap | c; folded: h, c        | 128 pixels    | k; folded p, k| plain        |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
     |        |                          | each at the next tap   | of rows       |               |              |
-    | NC(D)HW| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
-    | patches|                          |                        |               |               |              |
+    | patches| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
     | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
     | wise   |                          |                        |               | blocks of y   |              |
 
