@@ -5,7 +5,8 @@ import copy
 
 import pytest
 import torch
-from chained import hooked, made
+from chained import C, hooked, made
+from fused_models import NormAct
 from tolerances import assert_within_share, sums_share
 from torch import nn
 from torch.nn import functional as F
@@ -106,19 +107,6 @@ def shifted(self, x, shift=None):
     return y if shift is None else y + shift
 
 
-class NormAct(nn.BatchNorm2d):
-    """A batch norm with its activation inside, and a dropout between, as timm has it."""
-
-    def __init__(self, channels, act):
-        super().__init__(channels)
-        self.drop, self.act = nn.Identity(), act
-
-    def forward(self, x):
-        training = self.training or not self.track_running_stats
-        y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, training, 0.1, self.eps)
-        return self.act(self.drop(y))
-
-
 class Frozen(nn.Module):
     """Buffers alone, multiplied and added, as torchvision has it."""
 
@@ -147,7 +135,7 @@ def test_norms_with_an_activation(name):
     """The kernel's epilogue takes it where it is one of nkiconv's; the module stays where it is another."""
     act, fused = ACTS[name], name if name in ACTIVATIONS else None
     torch.manual_seed(0)
-    model = random_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, act)))
+    model = random_statistics(nn.Sequential(nn.Conv2d(3, C, 3), NormAct(act)))
     x = 4 * torch.randn(2, 3, 7, 6)
     report = convert(model, fold_batchnorm=True)
     [fold] = report.folds
@@ -401,6 +389,6 @@ def test_a_fold_that_differs_is_not_made():
 def test_parameters_without_data():
     """Only the class can tell then, and only torch's own tell."""
     with torch.device("meta"):
-        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), NormAct(4, nn.ReLU())).eval()
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, C, 1), NormAct(nn.ReLU())).eval()
     report = convert(model, fold_batchnorm=True)
     assert [fold.reason for fold in report.folds] == ["", "has no data to see what it computes"]

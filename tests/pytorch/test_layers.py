@@ -9,7 +9,7 @@ import io
 import pytest
 import torch
 from gradchecks import assert_batches, assert_derivatives, assert_gradients, assert_tangents, several
-from layers import FUNCTIONS, LAYERS, by_phases, grown_in_torch, of_mlp, of_y_norm, pair_of, randoms, y_norm
+from layers import FUNCTIONS, LAYERS, by_phases, grown_in_torch, of_y_norm, pair_of, randoms, y_norm
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import func
@@ -199,12 +199,6 @@ def test_compiles_without_graph_breaks(name):
     assert_within_share(several(compiled(*layer.given)), several(layer.ours(*layer.given)), FLOAT32_SUMS)
 
 
-def test_flops_of_layers_of_pixels():
-    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
-        torch.ops.nkiconv.pointwise_mlp(*of_mlp(), None, None, "gelu", None, 1e-6, None)
-    assert counter.get_total_flops() == 2 * 2 * 12 * 12 * (5 + 7)
-
-
 # Norms over the channels of pixels.
 
 
@@ -278,7 +272,11 @@ MODULES = [
     ("Conv2d", (6, 4, (3, 2)), {"padding": (1, 0), "dtype": torch.bfloat16}, (2, 6, 9, 8), "conv2d"),
     ("Conv2d", (6, 4, 3), {"stride": (2, 1), "dilation": (1, 2), "padding": 2, "groups": 2}, (6, 9, 8), "conv2d"),
     ("Conv3d", (6, 6, 3), {"padding": "valid", "groups": 6}, (2, 6, 4, 5, 6), "conv3d"),
-]
+    ("Conv1d", (6, 4, 3), {"padding": 2, "padding_mode": "reflect"}, (2, 6, 9), "conv1d"),
+    ("Conv1d", (6, 4, 3), {"padding": "same", "dilation": 2, "padding_mode": "replicate"}, (6, 9), "conv1d"),
+    ("Conv2d", (6, 4, 3), {"padding": (1, 2), "stride": 2, "groups": 2, "padding_mode": "circular"}, (2, 6, 7, 8),
+     "conv2d"),
+]  # fmt: skip
 
 
 def fill(module):
@@ -299,6 +297,10 @@ def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
     with Seen() as ran:
         y = ours(x)
     assert ran.convolutions == [f"nkiconv::{ours.operator}"] == [f"nkiconv::{operator}"]
+    converted = pytorch.convert(torch.nn.Sequential(theirs)).model[0]
+    assert repr(ours) == repr(theirs) == repr(converted)
+    assert type(converted) is type(ours)
+    assert torch.equal(converted(x), y)
     expected = theirs.double()(wide)
     assert y.dtype == dtype
     (g,) = integers(y.shape, seed=8)

@@ -21,7 +21,6 @@ from torch_exact import same
 
 from nkiconv import pytorch
 from nkiconv.errors import ComparisonError, DtypeError, UnsupportedError
-from nkiconv.pytorch import nn as ours
 from nkiconv.pytorch.causal import states
 from nkiconv.pytorch.computers import agreements, host, simulated, statistics
 
@@ -36,13 +35,6 @@ def computer(request, monkeypatch):
             yield who
     else:
         yield who
-
-
-def filled(module):
-    with torch.no_grad():
-        for one in module.parameters():
-            one.copy_(integers(*one.shape))
-    return module
 
 
 def test_plain_bf16_is_torchs_own_and_an_epilogue_rounds_once():
@@ -105,22 +97,6 @@ def test_channels_last_goes_through(which, activation, computer):
         assert torch.equal(y, expected)
     else:
         torch.testing.assert_close(y, F.silu(expected))
-
-
-@pytest.mark.cover(5)
-@pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
-@pytest.mark.parametrize(("kind", "more", "shape"), [
-    ("Conv1d", {"padding": 2}, (2, 4, 9)),
-    ("Conv1d", {"padding": "same", "dilation": 2}, (4, 9)),
-    ("Conv2d", {"padding": (1, 2), "stride": 2, "groups": 2}, (2, 4, 7, 8)),
-])  # fmt: skip
-def test_padding_modes(padding_mode, kind, more, shape, computer):
-    conv, theirs = (filled(getattr(one, kind)(4, 4, 3, padding_mode=padding_mode, **more)) for one in (ours, nn))
-    assert torch.equal(conv(integers(*shape)), theirs(integers(*shape)))
-    assert repr(conv) == repr(theirs)
-    converted = pytorch.convert(nn.Sequential(theirs)).model
-    assert isinstance(converted[0], getattr(ours, kind))
-    assert torch.equal(converted(integers(*shape)), theirs(integers(*shape)))
 
 
 @pytest.mark.slow
