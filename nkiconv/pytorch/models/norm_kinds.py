@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from ...pixel_norms import NORMS
 from ..operators.pixel_norm import PixelNorm, normalized
-from .norms import CLOSE
+from .norms import alone_of, are_close
 
 #: What torch.nn.functional.normalize takes for the least length of a pixel; it has no eps.
 _LEAST_LENGTH = 1e-12
@@ -46,7 +45,7 @@ def kind_of(norm: Any, channels: int, rank: int, is_meta: bool, last: bool = Fal
     so many axes, whose channels are the last of all where `last` says so."""
     if getattr(norm, "eps", 0.0) is None:  # of x's dtype
         return None
-    alone = (copy.deepcopy(norm).to_empty(device="cpu") if is_meta else copy.deepcopy(norm).cpu()).double()
+    alone = alone_of(norm, is_meta)
     generator = torch.Generator().manual_seed(0)
     for one in alone.parameters():
         one.copy_(torch.randn(one.shape, dtype=torch.float64, generator=generator))
@@ -57,7 +56,6 @@ def kind_of(norm: Any, channels: int, rank: int, is_meta: bool, last: bool = Fal
     except Exception:  # the norm's own code, which may raise whatever it likes
         return None
     for kind in NORMS:
-        found = normalized(u, norm_of_kind(alone, kind, channels))
-        if found.shape == expected.shape and bool(((found - expected).abs() <= CLOSE * (1 + expected.abs())).all()):
+        if are_close(expected, normalized(u, norm_of_kind(alone, kind, channels))):
             return kind
     return None

@@ -28,6 +28,18 @@ KNOWN = {
 }
 
 
+def alone_of(module: torch.nn.Module, is_meta: bool) -> Any:
+    """A copy of a module in float64 on the host, for a run by itself; without numbers where it has none."""
+    return (copy.deepcopy(module).to_empty(device="cpu") if is_meta else copy.deepcopy(module).cpu()).double()
+
+
+def are_close(found: Any, expected: Tensor) -> bool:
+    """Whether a result is the one expected, within rounding."""
+    if not isinstance(found, Tensor) or found.shape != expected.shape:
+        return False
+    return bool(((found - expected).abs() <= CLOSE * (1 + expected.abs())).all())
+
+
 @dataclass(frozen=True)
 class Affine:
     """act(scale * x + shift), in float64, of [C]."""

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ...activations import ACTIVATIONS
 from ..computers.host import activate
 from ..norm_act_modules import is_hooked
-from .norms import CLOSE
+from .norms import alone_of, are_close
 
 #: Attribute of a norm: the result of `activation_within`.
 _OWN = "nkiconv_own_activation"
@@ -44,7 +44,7 @@ def _seen(norm: Any) -> str | None:
     if rank is None or is_hooked(*norm.modules()):
         return None
     is_meta = any(one.is_meta for one in norm.state_dict().values())
-    alone = (copy.deepcopy(norm).to_empty(device="cpu") if is_meta else copy.deepcopy(norm).cpu()).double()
+    alone = alone_of(norm, is_meta)
     generator = torch.Generator().manual_seed(0)
     for one in alone.state_dict().values():
         one.copy_(8 * torch.rand(one.shape, dtype=torch.float64, generator=generator) + 1)
@@ -57,14 +57,8 @@ def _seen(norm: Any) -> str | None:
             y, z = own(x.clone()), base_forward_of(norm)(base, x)
         except Exception:  # the norm's own code may raise any exception
             return None
-        names = {name for name in names if _are_close(y, activate(z, name) if name else z)}
+        names = {name for name in names if are_close(y, activate(z, name) if name else z)}
         buffers = zip(own.state_dict().values(), base.state_dict().values(), strict=True)
-        if not names or not all(_are_close(*pair) for pair in buffers):
+        if not names or not all(are_close(*pair) for pair in buffers):
             return None
     return min(names)
-
-
-def _are_close(one: Any, other: torch.Tensor) -> bool:
-    if not isinstance(one, torch.Tensor) or one.shape != other.shape:
-        return False
-    return bool(((one - other).abs() <= CLOSE * (1 + other.abs())).all())

@@ -43,11 +43,32 @@ PRODUCTS = (torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rm
 class Pending:
     """A tensor that is computed on its first use (`value`); from then on this stands for that tensor.
 
-    tensor: the tensor, once it is computed; activation: that its call ends with.
+    tensor: the tensor, once it is computed; activation: that its call ends with; x: of which it is; reads: tensors of
+    which it is, and how often each had been changed in place.
     """
 
     tensor: Tensor | None = None
     activation: str | None = None
+    x: Tensor
+    reads: tuple[tuple[Tensor, int | None], ...] = ()
+
+    def keep(self, *tensors: Tensor) -> None:
+        """Note the tensors of which this is as they are now."""
+        self.reads = tuple((one, version_of(one)) for one in tensors)
+
+    def check(self) -> None:
+        """Raise UnsupportedError if one of them was changed in place since."""
+        text = (
+            "input: was changed in place between a norm, linear layer or upsampling and what computes its result, "
+            "which convert(fuse=True) made one call; convert this model with fuse=False"
+        )
+        is_as_it_was = all(version == version_of(one) for one, version in self.reads)
+        refuse(UnsupportedError, "" if is_as_it_was else text)
+
+    def input(self) -> Tensor:
+        """x, as it was given. Raises UnsupportedError: it has changed since then."""
+        self.check()
+        return self.x
 
     def value(self) -> Tensor:
         """The tensor."""
@@ -166,12 +187,11 @@ class Shifted(Pending):
 
     def __init__(self, y: Tensor, offset: Tensor) -> None:
         self.y, self.offset = y, offset
-        self.versions = version_of(y), version_of(offset)
+        self.keep(y, offset)
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """(y, offset). Raises UnsupportedError: one has changed since their sum."""
-        for one, version in zip((self.y, self.offset), self.versions, strict=True):
-            is_changed_since(one, version)
+        self.check()
         return self.y, self.offset
 
     def compute(self) -> Tensor:
@@ -193,23 +213,18 @@ def _flat(row: Tensor) -> Tensor:
 class Modulated(Pending):
     """A norm's result, perhaps times a number for each channel, plus one."""
 
-    rows: dict[Any, tuple[Tensor, int | None]]  # torch.mul's and torch.add's, and their versions
-
-    def row(self, function: Any) -> Tensor | None:
-        """The factor of torch.mul after the norm, or the term of torch.add. Raises UnsupportedError: it has changed."""
-        if function not in self.rows:
-            return None
-        is_changed_since(*self.rows[function])
-        return self.rows[function][0]
+    rows: dict[Any, Tensor]  # the factor of torch.mul after the norm, and the term of torch.add
 
     def modulation(self) -> dict[str, Tensor]:
         """The same as [N, C] or [C], by their names in `norm_act_conv2d`."""
-        each = {"scale": self.row(torch.mul), "shift": self.row(torch.add)}
+        self.check()
+        each = {"scale": self.rows.get(torch.mul), "shift": self.rows.get(torch.add)}
         return {name: _flat(one) for name, one in each.items() if one is not None}
 
     def modulated(self, z: Tensor) -> Tensor:
         """The norm's result z, scaled and shifted by channel."""
-        factor, added = self.row(torch.mul), self.row(torch.add)
+        self.check()
+        factor, added = self.rows.get(torch.mul), self.rows.get(torch.add)
         z = z if factor is None else z * factor
         return z if added is None else z + added
 
@@ -225,7 +240,8 @@ class Modulated(Pending):
         if not is_row or torch.add in self.rows or function in self.rows:
             return None
         found = copy.copy(self)
-        found.rows = {**self.rows, function: (other, version_of(other))}
+        found.rows = {**self.rows, function: other}
+        found.reads = (*self.reads, (other, version_of(other)))
         return found
 
     def kind(self) -> tuple[torch.dtype, torch.device]:
@@ -239,12 +255,12 @@ class Normed(Modulated):
 
     def __init__(self, norm: Any, x: Tensor | Shifted, own: str | None = None) -> None:
         self.norm = norm
-        self.x: Tensor = x.y if isinstance(x, Shifted) else x
+        self.x = x.y if isinstance(x, Shifted) else x
         self.shifted = x if isinstance(x, Shifted) else None
         self.rows = {}
         self.own = self.activation = own
         self.paddings: tuple[Padding, ...] = ()
-        self.version = version_of(self.x)
+        self.keep(self.x)
         self.computed: list[bool] = []  # not empty once the norm has run, shared by all of a call
 
     def is_first(self) -> bool:
@@ -255,8 +271,7 @@ class Normed(Modulated):
 
     def input(self) -> Tensor:
         """The norm's input, without the offset that is added to it. Raises UnsupportedError: it has changed since."""
-        is_changed_since(self.x, self.version)
-        return self.x if self.shifted is None else self.shifted.parts()[0]
+        return super().input() if self.shifted is None else self.shifted.parts()[0]
 
     def offset(self) -> Tensor | None:
         """The offset that is added to x, [N, C] or [C]."""
@@ -307,15 +322,6 @@ def version_of(x: Tensor) -> int | None:
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version
 
 
-def is_changed_since(x: Tensor, version: int | None) -> None:
-    """Raise UnsupportedError if an input was changed in place since its version was read."""
-    text = (
-        "input: was changed in place between a norm, linear layer or upsampling and what computes its result, which "
-        "convert(fuse=True) made one call; convert this model with fuse=False"
-    )
-    refuse(UnsupportedError, "" if version == version_of(x) else text)
-
-
 def drops_nothing(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
     """Whether a call is a dropout that returns its input. args: after the first."""
     given = {**dict(zip(("p", "training", "inplace"), args, strict=False)), **named}
@@ -338,12 +344,8 @@ class Upsampled(Pending):
     """Images x, each row and column twice."""
 
     def __init__(self, x: Tensor) -> None:
-        self.x, self.version = x, version_of(x)
-
-    def input(self) -> Tensor:
-        """x, as it was given. Raises UnsupportedError: it has changed since then."""
-        is_changed_since(self.x, self.version)
-        return self.x
+        self.x = x
+        self.keep(x)
 
     def compute(self) -> Tensor:
         """By torch's own."""
@@ -367,12 +369,13 @@ class Joined(Pending):
     """A video x behind so many copies of its first plane."""
 
     def __init__(self, x: Tensor, count: int) -> None:
-        self.x, self.count, self.version = x, count, version_of(x)
+        self.x, self.count = x, count
+        self.keep(x)
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """(x, the copies). Raises UnsupportedError: x has changed since."""
-        is_changed_since(self.x, self.version)
-        return self.x, self.x[:, :, :1].expand(-1, -1, self.count, -1, -1)
+        x = self.input()
+        return x, x[:, :, :1].expand(-1, -1, self.count, -1, -1)
 
     def compute(self) -> Tensor:
         """By torch."""
@@ -406,16 +409,14 @@ class Convolved(Pending):
         self.call, self.result, self.x = call, shape, x
         self.adds, self.over_one, self.activates, self.shifts = adds, over_one, activates, shifts
         self.residual: Tensor | None = None
-        self.versions: tuple[int | None, int | None] = (version_of(x), None)
+        self.keep(x)
 
     def compute(self) -> Tensor:
         """By the call without an activation."""
         return self._called(None)
 
     def _called(self, activation: str | None) -> Tensor:
-        is_changed_since(self.x, self.versions[0])
-        if self.residual is not None:
-            is_changed_since(self.residual, self.versions[1])
+        self.check()
         return self.call(self.residual, activation)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -439,7 +440,7 @@ class Convolved(Pending):
         if not self.adds or tuple(other.shape) != self.result:
             return None
         total = copy.copy(self)
-        total.residual, total.versions = other, (self.versions[0], version_of(other))
+        total.residual, total.reads = other, (*self.reads, (other, version_of(other)))
         if self.activates:
             return total
         y = total.value()

@@ -16,7 +16,7 @@ from ..computers.modes import is_autocast
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
 from .norm_kinds import affine, kind_of, norm_of_kind
-from .pending import Pending, is_changed_since, tensor_of, version_of
+from .pending import Pending, tensor_of
 from .producers import modules_around
 
 #: Name of the attribute with a norm's (kind, whether channels are the last axis).
@@ -32,12 +32,12 @@ class NormedPixels(Pending):
     def __init__(self, module: Any, x: Tensor, forward: Any) -> None:
         self.module, self.x, self.forward = module, x, forward
         self.kind, last = vars(module)[_KIND]
-        self.front, self.version = not last, version_of(x)
+        self.front = not last
+        self.keep(x)
 
     def compute(self) -> Tensor:
         """By the norm."""
-        is_changed_since(self.x, self.version)
-        y: Tensor = self.forward(self.module, self.x)
+        y: Tensor = self.forward(self.module, self.input())
         return y
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -36,9 +36,7 @@ from .pending import (
     Pending,
     drops_nothing,
     handed_on,
-    is_changed_since,
     tensor_of,
-    version_of,
 )
 from .pending import SUMS as PENDING_SUMS
 from .pixel_inputs import FRONT, NormedPixels
@@ -64,7 +62,8 @@ class Pixels(Pending):
         self, linear: Any, x: Tensor, before: Pixels | None = None, normed: NormedPixels | None = None
     ) -> None:
         self.linear, self.x, self.before, self.normed = linear, x, before, normed
-        self.version: int | None = version_of(x) if before is None else before.version
+        self.keep(x)
+        self.reads = self.reads if before is None else before.reads
         self.activation: str | None = None
         self.scale: Tensor | None = None
         self.front = is_pointwise(linear)
@@ -76,7 +75,7 @@ class Pixels(Pending):
 
     def images(self, residual: Tensor | None = None) -> Tensor:
         """y + residual, [N, K, H, W]. Raises UnsupportedError: x has changed since the layer was called."""
-        is_changed_since(self.x, self.version)
+        self.check()
         weight, bias, own = _filters(self.linear), self.linear.bias, vars(self.linear)
         if self.scale is not None:
             weight, bias = weight * self.scale[:, None], None if bias is None else bias * self.scale

@@ -28,7 +28,7 @@ from ..causal.split import causal_conv1d_split
 from ..computers import host, modes
 from ..gated import gated_short_conv, glu_conv1d
 from .classes import define
-from .pending import PRODUCTS, Pending, activation_of, is_changed_since, is_in_place, tensor_of, version_of
+from .pending import PRODUCTS, Pending, activation_of, is_in_place, tensor_of, version_of
 
 _CHUNKS = (torch.Tensor.chunk, torch.chunk)
 _SPLITS = (torch.Tensor.split, torch.split)
@@ -47,7 +47,7 @@ class _Rows(Pending):
     def __init__(self, mode: Fusing, x: Tensor, shape: Sequence[int]) -> None:
         self.mode, self.x, self.shape = mode, x, torch.Size(shape)
         self.dtype, self.device, self.ndim = x.dtype, x.device, len(shape)
-        self.version = version_of(x)
+        self.keep(x)
 
     def value(self) -> Tensor:
         """The tensor; while it is computed nothing becomes pending."""
@@ -65,11 +65,6 @@ class _Rows(Pending):
         """Extents, or one."""
         return self.shape if axis is None else self.shape[axis]
 
-    def source(self) -> Tensor:
-        """x. Raises UnsupportedError: it was changed in place since the pending call."""
-        is_changed_since(self.x, self.version)
-        return self.x
-
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Nothing is noted on it."""
         return None
@@ -84,7 +79,7 @@ class _Product(_Rows):
 
     def compute(self) -> Tensor:
         """By torch."""
-        self.source()
+        self.input()
         return self.factors[0] * self.factors[1]
 
 
@@ -96,7 +91,7 @@ class _Glu(_Rows):
 
     def compute(self) -> Tensor:
         """By torch."""
-        return F.glu(self.source(), 1)
+        return F.glu(self.input(), 1)
 
 
 class _GluConvolved(_Rows):
@@ -126,7 +121,7 @@ class _GluConvolved(_Rows):
             weight, bias = (weight * scale[:, None, None]).to(weight.dtype), offset.to(weight.dtype)
             self.mode.norms.append(mean)
         more = {"padding": self.sides, "activation": activation, "layer": self.convolution.layer}
-        y: Tensor = glu_conv1d(self.source(), weight, bias, **more)
+        y: Tensor = glu_conv1d(self.input(), weight, bias, **more)
         steps = " and ".join([*words[1:], *filter(None, [activation])])
         self.mode.calls.append(" with ".join(filter(None, [words[0], steps])))
         return y
@@ -137,7 +132,7 @@ class _GluConvolved(_Rows):
             mean, variance, scale, shift, training, _, eps = _norm(*args, **named)
             if training or mean is None or variance is None:
                 return None
-            return _GluConvolved(self.mode, self.source(), self.convolution, (mean, variance, scale, shift, eps))
+            return _GluConvolved(self.mode, self.input(), self.convolution, (mean, variance, scale, shift, eps))
         activation = activation_of(function, named)
         return None if activation is None or is_in_place(function, args, named) else self.activated(activation)
 
@@ -160,7 +155,7 @@ class _Causal(_Rows):
 
     def compute(self) -> Tensor:
         """By the function that was called."""
-        self.source()
+        self.input()
         y: Tensor = causal_conv1d_fn(**tree_map(tensor_of, self.given))
         return y
 
@@ -181,7 +176,7 @@ class _Causal(_Rows):
         return self.transpose(*args) if function in _TRANSPOSES and not named else None
 
     def _gated(self, factor: Any) -> Any:
-        x, places = self.source(), self.places
+        x, places = self.input(), self.places
         at = self.mode.chunk_of(factor)
         if places is None or at is None or at[0] is not x or at[1] in places:
             return None
@@ -213,7 +208,7 @@ class _Tokens(_Rows):
         """Parts [N, L, size] by one call, where channels are split."""
         if not isinstance(sizes, (tuple, list)) or dim % 3 != 2 or sum(sizes) != self.shape[2]:
             return self.value().split(sizes, dim)  # type: ignore[no-untyped-call]
-        x, given = self.source(), self.rows.given
+        x, given = self.input(), self.rows.given
         last = x.transpose(1, 2)
         layout = "NWC" if last.stride(2) == 1 else "NCW"
         parts = causal_conv1d_split(
@@ -297,7 +292,7 @@ class Fusing(TorchFunctionMode):
             return None
         if product is None or given["activation"] is not None:
             return _Causal(self, x, {**given, "x": x})
-        return _Causal(self, product.source(), given, product.places)
+        return _Causal(self, product.input(), given, product.places)
 
     def _product_of(self, x: Any) -> _Product | None:
         """The product that a tensor is or stands for; None for other tensors."""
@@ -336,7 +331,7 @@ def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
         fits = isinstance(input, _Glu) and input.tensor is None and input.dtype == self.weight.dtype
         if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
-            found = _GluConvolved(input.mode, input.source(), self)
+            found = _GluConvolved(input.mode, input.input(), self)
             return found if self.activation is None else found.activated(self.activation)
         # a pending norm is the class's own to take
         return kind.forward(self, tensor_of(input) if isinstance(input, _Rows) else input, *args, **named)

@@ -16,8 +16,6 @@ from .pending import (
     SUMS,
     Modulated,
     drops_nothing,
-    is_changed_since,
-    version_of,
 )
 
 
@@ -30,7 +28,7 @@ class Summed(Modulated):
 
     def __init__(self, call: Callable[[Summed], Tensor], channels: int, given: list[Tensor]) -> None:
         self.call, self.channels, self.given = call, channels, given
-        self.versions = list(map(version_of, given))
+        self.keep(*given)
         self.rows = {}
         self.norm: Any = None
         self.activation: str | None = None
@@ -44,8 +42,7 @@ class Summed(Modulated):
 
     def compute(self) -> Tensor:
         """Compute it by one call. Raises UnsupportedError: an input of the convolution has changed since its call."""
-        for one, version in zip(self.given, self.versions, strict=True):
-            is_changed_since(one, version)
+        self.check()
         y = self.call(self)
         return y.movedim(1, -1) if self.last else y
 
