@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -92,36 +93,38 @@ def norm_pays(
 
 def prologue_pays(norm: torch.nn.Module, convolution: Any, x: Tensor, activation: str | None) -> bool:
     """Whether a convolution with a norm and an activation on the way in is faster than one without them and a pass over
-    x. The products of a single group hide the prologue, so only convolutions of several groups are planned."""
-    if convolution.groups == 1 or not is_timed(x):
-        return True
-    called = _called(convolution, x)
+    x."""
     form = "image" if x.shape[0] > 1 else "channel"
-    together = dataclasses.replace(called.planned, x_scale=form, x_shift=form, x_activation=activation)
-    return _noted(norm, x, _us(_request(called, together)), _us(_request(called)) + _pass_us(x.shape, x))
+    more = {"x_scale": form, "x_shift": form, "x_activation": activation}
+    return _pays(convolution, x, more, lambda _: _pass_us(x.shape, x), norm)
 
 
 def statistics_pay(convolution: Any, x: Tensor) -> bool:
-    """Whether a convolution of x returns statistics in less time than `channel_stats` takes them after it. One group's
-    products hide them: only others are planned."""
-    if convolution.groups == 1 or not is_timed(x):
-        return True
-    called = _called(convolution, x)
-    together = dataclasses.replace(called.planned, return_stats="channel")
-    call = Statistics(CHANNEL_STATS, (called.problem.output_shape, called.problem.dtype))
-    read_again = taken(call, device.cores())[0]
-    return _noted(convolution, x, _us(_request(called, together)), _us(_request(called)) + read_again, STATISTICS)
+    """Whether a convolution of x returns statistics in less time than `channel_stats` takes them after it."""
+
+    def read_again(called: Called) -> float:
+        call = Statistics(CHANNEL_STATS, (called.problem.output_shape, called.problem.dtype))
+        return taken(call, device.cores())[0]
+
+    return _pays(convolution, x, {"return_stats": "channel"}, read_again, convolution, STATISTICS)
 
 
 def sum_pays(convolution: Any, x: Tensor) -> bool:
-    """Whether a convolution of x takes a sum with a tensor of its result's shape in less time than a pass does. One
-    group's does: only others are planned."""
+    """Whether a convolution of x takes a sum with a tensor of its result's shape in less time than a pass does."""
+    more = {"residual": "pre_activation"}
+    return _pays(convolution, x, more, lambda one: _pass_us(one.problem.output_shape, x, reads=2), convolution, SUM)
+
+
+def _pays(
+    convolution: Any, x: Tensor, more: dict[str, Any], rest: Callable[[Called], float], module: Any, what: str = ALL
+) -> bool:
+    """Whether a convolution's call that is asked for more is faster than one without that and the rest. The products
+    of a single group hide it, so only convolutions of several groups are planned."""
     if convolution.groups == 1 or not is_timed(x):
         return True
     called = _called(convolution, x)
-    together = dataclasses.replace(called.planned, residual="pre_activation")
-    passed = _pass_us(called.problem.output_shape, x, reads=2)
-    return _noted(convolution, x, _us(_request(called, together)), _us(_request(called)) + passed, SUM)
+    together = _request(called, dataclasses.replace(called.planned, **more))
+    return _noted(module, x, _us(together), _us(_request(called)) + rest(called), what)
 
 
 def layers_pay(layer: torch.nn.Module, call: only_ways.Mlp, x: Tensor) -> bool:
