@@ -3,11 +3,10 @@
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import process
 
 import nkiconv
 from nkiconv.tools.tables.support import signatures
@@ -51,8 +50,8 @@ def site(tmp_path_factory):
     for package in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(package, reason=f"needs {package}, which is not installed: make setup")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "doctrees", "docs", folder]
-    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    words = "-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "doctrees", "docs", folder
+    made = process(*words, cwd=ROOT)
     assert (made.returncode, made.stderr) == (0, "")
     return folder
 

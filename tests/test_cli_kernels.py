@@ -1,12 +1,11 @@
 """`nkiconv run` and `nkiconv profile` of kernels in files: results, traces, comparisons, and bad input by name."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import process
 from shell import done, run
 from tolerances import assert_relative
 
@@ -107,8 +106,8 @@ def test_a_kernel_that_raises_what_is_no_exception(name, words, tmp_path):
 def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
     """In a process of its own: what reaches file descriptor 1 is seen there alone."""
     (tmp_path / "odd.py").write_text(ODD)
-    command = [sys.executable, "-m", "nkiconv", "run", f"{tmp_path / 'odd.py'}:prints", "--input", "128x4:fp32"]
-    found = subprocess.run([*command, "--lnc", "1", "--json"], capture_output=True, text=True, timeout=900)
+    words = "run", f"{tmp_path / 'odd.py'}:prints", "--input", "128x4:fp32", "--lnc", "1", "--json"
+    found = process("-m", "nkiconv", *words)
     assert json.loads(found.stdout)["ok"]
     assert {"to the file descriptor", "to sys.__stdout__", "to sys.stdout"} <= set(found.stderr.splitlines())
 

@@ -1,12 +1,10 @@
 """`nkiconv plan-model`: every convolution of a model once, its plan, the sum; what stays; and bad input by name."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import process
 from shell import done, run
 
 import nkiconv
@@ -180,11 +178,8 @@ def test_an_input_is_needed(script):
 def test_torch_is_asked_for_by_name(script, tmp_path):
     """As a process of its own, in which torch cannot be imported."""
     (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["torch"] = None\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "nkiconv", "plan-model", f"{script(MODEL)}:build_model", "--input", "1x3x6x6"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}, capture_output=True, text=True,
-        timeout=900, check=False,
-    )  # fmt: skip
+    words = "-m", "nkiconv", "plan-model", f"{script(MODEL)}:build_model", "--input", "1x3x6x6"
+    done = process(*words, front=[tmp_path])
     assert (done.returncode, done.stdout) == (2, "")
     assert "MissingPackageError: nkiconv.pytorch: needs torch, which is not installed; run pip install" in done.stderr
     assert "pip install '.[torch]' in a checkout" in done.stderr

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import process
 
 ROOT = Path(__file__).resolve().parents[1]
 STUB = 'raise ImportError("WRONG PACKAGE. Please install the package from AWS")\n'
@@ -121,8 +122,7 @@ for command in (["doctor", "--json"], ["cases"], ["run", "--help"]):
     done = CliRunner().invoke(app, command)
     print(done.exit_code, repr(done.stdout))
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NKICONV_NKI": "nonsense"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    done = process("-c", program, NKICONV_NKI="nonsense")
     (doctor, said), *others = (line.split(" ", 1) for line in done.stdout.splitlines())
     report = json.loads(ast.literal_eval(said))
     assert (doctor, report["ok"], report["provider"]) == ("1", False, None)

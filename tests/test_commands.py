@@ -4,13 +4,10 @@ import ast
 import dataclasses
 import importlib
 import json
-import os
 import re
 import runpy
 import shlex
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +18,7 @@ import pytest
 import torch
 import training_layers
 import training_plans
-from commands import ROOT, called, of_command, ran
+from commands import ROOT, called, of_command, process, ran
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 
@@ -446,9 +443,9 @@ def pytest_configure(config):
 @pytest.mark.slow
 def test_suites_of_others_run(tmp_path):
     peer, library = written(tmp_path / "peer", PEER), written(tmp_path / "library", LIBRARY)
-    said = shelled("tests/conformance", peer, "--mode", "simulate")
+    said = process("tests/conformance", peer, "--mode", "simulate", cwd=ROOT).stdout
     assert "\n| test_causal_conv1d | 2 | 2 | 0 |  |\n| test_off | 0 | 1 | 0 | 1 x AssertionError: assert 1.0 ==" in said
-    said = shelled("tests/conformance", library, "--commit", "abc")
+    said = process("tests/conformance", library, "--commit", "abc", cwd=ROOT).stdout
     assert "\n## nki-library (abc)\n" in said
     assert "\n| test_add | 1 |  |  | 2 | 0 | 0.0e+00 | 1 x differs from the reference |\n" in said
 
@@ -457,14 +454,5 @@ def test_suites_of_others_run(tmp_path):
 def test_a_fault_is_noticed(tmp_path):
     """The only one of its file, by tests of one file."""
     words = "--kernels 0 --rules 1 --only simulator/races.py --tests tests/simulator/test_races.py --jobs 1 --reach"
-    said = shelled("tests/mutation", *words.split(), tmp_path / "reach")
+    said = process("tests/mutation", *words.split(), tmp_path / "reach", cwd=ROOT).stdout
     assert "\n1 of 1 noticed, 100.0 %; 1 can be planted.\n" in said
-
-
-def shelled(script, *words):
-    """What a command prints that must succeed, as a process of its own."""
-    done = subprocess.run(
-        [sys.executable, script, *map(str, words)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, text=True, timeout=600, check=True,
-    )  # fmt: skip
-    return done.stdout

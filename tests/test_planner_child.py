@@ -2,15 +2,14 @@
 what a search traces of problems whose kernels are long: instructions are counted, not seconds.
 """
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import process
 
 from nkiconv import ConvProblem, cases, plan
 from nkiconv.errors import FileFormatError, NkiconvError, PlanningError, UnsupportedError
@@ -131,10 +130,7 @@ child.search(Request(problem=cases.get("short").problem), wide=False, advance=ad
 @pytest.mark.slow
 def test_it_ends_with_the_process_that_asks():
     """Which is killed in a search."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PARENT], env=environment, capture_output=True, text=True, check=False
-    )
+    done = process("-W", "error", "-c", PARENT)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
     deadline = time.monotonic() + 60
     while alive(int(done.stdout)) and time.monotonic() < deadline:

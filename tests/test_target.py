@@ -1,17 +1,15 @@
 """A process under NKICONV_TARGET: its times, plans, caches, shipped plans, child processes and texts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import process
 
 import nkiconv
 from nkiconv.planner import cache, shipped
 from nkiconv.simulator.constants import SHIPPED, VARIABLE
 
-ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.simulator_only
 
 TRIGGER = SHIPPED["dma.static_issue_ns"]
@@ -61,10 +59,8 @@ def run(folder, value, program):
     """What a program prints, as JSON, in a folder with a target in which DMA triggers take so many ns."""
     row = f'value = {value}, unit = "{TRIGGER.unit}", source = "bench", standing = "measured"'
     (folder / "trn2_measured.toml").write_text(f"[dma]\nstatic_issue_ns = {{ {row} }}\n")
-    environment = {"PYTHONPATH": str(ROOT), VARIABLE: "trn2_measured.toml", "NKICONV_CACHE": str(folder / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=folder, capture_output=True, text=True, check=False
-    )
+    environment = {VARIABLE: "trn2_measured.toml", "NKICONV_CACHE": str(folder / "cache")}
+    done = process("-c", program, cwd=folder, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 

@@ -1,13 +1,24 @@
 """Commands of the repository that are scripts and no packages: run as from a shell, and their modules, for tests."""
 
 import importlib.util
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+
+def process(*words, front=(), cwd=None, **environment):
+    """A process of Python that has ended, with these words, and with folders in `front` of what it imports from."""
+    paths = os.pathsep.join(map(str, (*front, ROOT)))
+    return subprocess.run(
+        [sys.executable, *map(str, words)], env={**os.environ, "PYTHONPATH": paths, **environment}, cwd=cwd,
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
 
 
 def called(main, *arguments):

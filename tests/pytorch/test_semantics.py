@@ -1,15 +1,13 @@
 """What torch says of its convolutions beside their values holds for ours, whoever computes: traces and exports too."""
 
 import functools
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 import torch
 from causal import integers
 from chained import made
+from commands import process
 from gradchecks import several
 from layers import FORMS, LAYERS, SPLITS, of_split, pair_of
 from operators_seen import Seen
@@ -115,8 +113,8 @@ assert not [name for name in new if name.startswith(heavy)], new
 assert set(nkiconv.pytorch.__all__) <= set(dir(nkiconv.pytorch))
 assert all(getattr(nkiconv.pytorch, name) is not None for name in nkiconv.pytorch.__all__)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+    done = process("-c", script)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.cover(4)
@@ -279,8 +277,7 @@ for _ in range(2):
 @pytest.mark.slow
 @pytest.mark.simulator_only
 def test_a_program_ends_with_what_was_compared():
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NKICONV_CPU": "compare"}
-    done = subprocess.run([sys.executable, "-c", COMPARED], env=env, capture_output=True, text=True, check=True)
+    done = process("-c", COMPARED, NKICONV_CPU="compare")
     said = "held 2 kernels' results against torch: all agree within their error bounds\n"
     assert (done.stdout, done.stderr) == ("", f"nkiconv: NKICONV_CPU=compare {said}")
 

@@ -1,13 +1,12 @@
 """install() and `python -m nkiconv.simulator`: `import nki` gives the simulator, until it is undone; nki.typing."""
 
 import importlib
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import process
 
 from nkiconv import simulator
 from nkiconv.simulator import ArraySpec, NkiError, NkiInstalledError, NotSimulatedError, execute, install, jit
@@ -229,9 +228,7 @@ def script(tmp_path):
 
 
 def test_a_script_runs_as_a_program(script):
-    command = [sys.executable, "-m", "nkiconv.simulator", str(script), "--races", "7"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = process("-m", "nkiconv.simulator", script, "--races", "7")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"['--races', '7'] numpy 64.0 {script}\n"
 
