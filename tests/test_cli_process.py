@@ -1,14 +1,19 @@
-"""The command line as a process of its own: exit statuses, streams, and which NKI it picks."""
+"""The command line as a process of its own: exit statuses, streams, and which NKI it picks; the diagnosis: what is
+installed is seen without importing it, and every lack comes with a remedy.
+"""
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from commands import process
+from typer.testing import CliRunner
+
+from nkiconv.tools import doctor
+from nkiconv.tools.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 STUB = 'raise ImportError("WRONG PACKAGE. Please install the package from AWS")\n'
@@ -21,27 +26,23 @@ sys.modules["nki.isa"], sys.modules["nki.language"] = isa, language
 BROKEN = 'raise ImportError("libnrt.so.1: cannot open shared object file")\n'
 
 
-def run(*arguments, packages=None, cwd=None, stdout=subprocess.PIPE, **environment):
-    """Run `python -m nkiconv` with these arguments, environment variables and a folder of packages in front."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NKI", "NEURON_", "COLUMNS"))}
-    paths = [str(path) for path in (packages, ROOT) if path is not None]
-    done = subprocess.run(
-        [sys.executable, "-m", "nkiconv", *map(str, arguments)], env={**kept, "PYTHONPATH": os.pathsep.join(paths),
-        **environment}, cwd=cwd, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=900, check=False,
-    )  # fmt: skip
+def run(*arguments, packages=None, **environment):
+    """`python -m nkiconv` with these arguments, environment variables and a folder of packages in front."""
+    given = {"NKICONV_NKI": "auto"} | environment
+    done = process("-m", "nkiconv", *arguments, front=[] if packages is None else [packages], **given)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
 
-def fake_nki(folder, text, version=None):
-    """A folder with a package named nki, and its metadata if there is a version."""
-    (folder / "nki").mkdir()
-    (folder / "nki" / "__init__.py").write_text(text)
-    if version is not None:
-        info = folder / f"nki-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nki\nVersion: {version}\n")
-    return folder
+def install(site, name, folder, text, version="1.0"):
+    """Lay down a distribution as pip would, a package folder and its metadata; returns where."""
+    (site / folder).mkdir()
+    (site / folder / "__init__.py").write_text(text)
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text(f"{folder}/__init__.py,,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
+    return site
 
 
 def without_nki(folder):
@@ -73,7 +74,7 @@ def test_a_full_disk_is_2(arguments, said, unbuffered):
 
 @pytest.mark.slow
 def test_a_working_nki_is_used_by_default(tmp_path):
-    packages = fake_nki(tmp_path, WORKING)
+    packages = install(tmp_path, "nki", "nki", WORKING)
     assert "plans are searched for in nkiconv's simulator" in run("doctor", packages=packages).stdout
     done = run("run", "short", "--lnc", "both", "--json", packages=packages)
     assert done.returncode == 0, done.stderr
@@ -94,7 +95,7 @@ IMPOSSIBLE = [
 @pytest.mark.cover(0, keep=["broken"])
 @pytest.mark.parametrize(("setting", "nki", "text"), IMPOSSIBLE, ids=["absent", "placeholder", "broken", "nonsense"])
 def test_an_impossible_choice_is_refused_and_explained(tmp_path, setting, nki, text):
-    packages = without_nki(tmp_path) if nki is None else fake_nki(tmp_path, nki)
+    packages = without_nki(tmp_path) if nki is None else install(tmp_path, "nki", "nki", nki)
     done = run("run", "short", packages=packages, NKICONV_NKI=setting)
     assert (done.returncode, done.stdout) == (2, "")
     assert text in done.stderr
@@ -103,7 +104,7 @@ def test_an_impossible_choice_is_refused_and_explained(tmp_path, setting, nki, t
 @pytest.mark.cover(0, keep=["auto"])
 @pytest.mark.parametrize("setting", ["aws", "auto", "simulator"])
 def test_an_old_nki_is_refused_by_name(tmp_path, setting):
-    done = run("run", "short", packages=fake_nki(tmp_path, WORKING, "0.6.1"), NKICONV_NKI=setting)
+    done = run("run", "short", packages=install(tmp_path, "nki", "nki", WORKING, "0.6.1"), NKICONV_NKI=setting)
     if setting == "simulator":
         assert done.returncode == 0
         return
@@ -136,3 +137,86 @@ def test_a_closed_stdout_is_2():
         timeout=900, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, "nkiconv: stdout is closed; send it to a file, or to /dev/null\n")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of packages in front of all others."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def found(name, diagnosis=None):
+    return next(package for package in (diagnosis or doctor.diagnose()).packages if package.name == name)
+
+
+# name, folder; neuronx-cc's placeholder has a folder that cannot be imported
+STUBS = [("nki", "nki"), ("neuronx-cc", "neuronx-cc"), ("torch-neuronx", "torch_neuronx")]
+
+
+def test_placeholders_are_called_that(site):
+    for name, folder in STUBS:
+        install(site, name, folder, STUB)
+    diagnosis = doctor.diagnose()
+    advice = " ".join(diagnosis.advice)
+    for name, _ in STUBS:
+        package = found(name, diagnosis)
+        assert (package.status, package.version) == (doctor.PLACEHOLDER, "1.0")
+    assert "remove them: pip uninstall nki neuronx-cc torch-neuronx" in advice
+    assert "install from AWS's own package repository, not from PyPI" in advice
+
+
+@pytest.mark.parametrize(("version", "old"), [("0.6.1", True), ("0.10.0", False)])
+def test_an_old_nki_is_told(site, monkeypatch, tmp_path, version, old):
+    for name, folder in [*STUBS[:1], ("neuronx-cc", "neuronxcc"), ("torch-neuronx", "torch_neuronx")]:
+        install(site, name, folder, "", version)
+    monkeypatch.setattr(doctor, "DEVICE", tmp_path)
+    diagnosis = doctor.diagnose()
+    assert diagnosis.device
+    assert found("nki", diagnosis).status == ("older than 0.7" if old else doctor.INSTALLED)
+    assert diagnosis.trn2_ready is not old
+    assert [line[: line.find(":")] for line in diagnosis.advice] == [f"nki {version}"] * old
+
+
+@pytest.mark.parametrize(("target", "degree", "advised"), [("trn2", "2", 0), ("trn3", "4", 1)])
+def test_variables(monkeypatch, target, degree, advised):
+    values = {"NEURON_PLATFORM_TARGET_OVERRIDE": target, "NEURON_LOGICAL_NC_CONFIG": degree}
+    accepted = ("'trn3': the simulator accepts trn2, gen3", "'4': the simulator accepts 1, 2")
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    diagnosis = doctor.diagnose()
+    for (name, value), text in zip(values.items(), accepted, strict=True):
+        assert diagnosis.variables[name] == value
+        about = [line for line in diagnosis.advice if line.startswith(f"{name}=")]
+        assert [text in line for line in about] == [True] * advised
+
+
+def test_settings_that_launches_do_not_agree_on(monkeypatch):
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
+    monkeypatch.setenv("NEURON_CC_FLAGS", "-O1 --lnc=1")
+    [line] = [line for line in doctor.diagnose().advice if "LNC degree" in line]
+    assert line.startswith("NEURON_LOGICAL_NC_CONFIG is 2; --lnc in NEURON_CC_FLAGS is 1; ")
+
+
+@pytest.mark.cover(0, keep=["None-True"])
+@pytest.mark.parametrize(("target", "advised"), [(None, True), ("trn2", False)])
+def test_what_makes_launches_under_torch_xla_slow(site, monkeypatch, target, advised):
+    for name in ("nki", "torch_xla"):
+        install(site, name, name, "")
+    monkeypatch.delenv("NEURON_PLATFORM_TARGET_OVERRIDE", raising=False)
+    if target is not None:
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+    about = [line for line in doctor.diagnose().advice if line.startswith("NEURON_PLATFORM_TARGET_OVERRIDE: is unset")]
+    assert len(about) == advised
+    assert all("about 52 ms" in line and line.endswith("set it to trn2") for line in about)
+
+
+def test_the_command():
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    for text in ("numpy", "torch-neuronx", "kernels run on", "NKICONV_NKI=", "ready for trn2:"):
+        assert text in result.stdout
+    report = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    assert report["ok"]
+    assert report["provider"] in ("simulator", "aws")
+    assert {"numpy", "nki", "neuronx-cc"} <= {package["name"] for package in report["packages"]}

@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def process(*words, front=(), cwd=None, **environment):
+def process(*words, front=(), cwd=None, stdout=subprocess.PIPE, **environment):
     """A process of Python that has ended, with these words, and with folders in `front` of what it imports from."""
     paths = os.pathsep.join(map(str, (*front, ROOT)))
     return subprocess.run(
         [sys.executable, *map(str, words)], env={**os.environ, "PYTHONPATH": paths, **environment}, cwd=cwd,
-        capture_output=True, text=True, timeout=900, check=False,
+        stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=900, check=False,
     )  # fmt: skip
 
 
