@@ -10,6 +10,7 @@ import pytest
 import torch
 from chained import C, calls, drawn, image, terms_of
 from draws import draws
+from fused_models import CONVOLUTIONS
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import FLOAT32_SUMS
@@ -148,9 +149,6 @@ def test_mixers_of_transformers(folder, made):
 
 
 TAPS = 3
-CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-INSTANCES = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 
 
 def added_in_place(last, other):
@@ -179,9 +177,9 @@ MODULES = {
     "pointwise": lambda rank: CONVOLUTIONS[rank](C, C, 1, bias=False),
     "groups": lambda rank: CONVOLUTIONS[rank](C, C, TAPS, padding=1, groups=2),
     "depthwise": lambda rank: CONVOLUTIONS[rank](C, C, TAPS, padding=1, groups=C),
-    "batch norm": lambda rank: NORMS[rank](C),
+    "batch norm": lambda rank: getattr(nn, f"BatchNorm{rank}d")(C),
     "group norm": lambda _: nn.GroupNorm(2, C),
-    "instance norm": lambda rank: INSTANCES[rank](C, affine=True),
+    "instance norm": lambda rank: getattr(nn, f"InstanceNorm{rank}d")(C, affine=True),
     "ReLU": lambda _: nn.ReLU(inplace=False),
     "GELU": lambda _: nn.GELU(),
     "Dropout": lambda _: nn.Dropout(0.5),

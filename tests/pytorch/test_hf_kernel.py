@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from causal import integers
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
@@ -139,20 +140,16 @@ CALLS = [
 ]
 
 
-def small(shape, seed):
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
-
-
 @pytest.mark.usefixtures("replaced")
 @pytest.mark.parametrize(("make", "shape"), CALLS)
 def test_modules(package, make, shape):
     module = make()
     with torch.no_grad():
         for seed, parameter in enumerate(module.parameters()):
-            parameter.copy_(small(parameter.shape, seed))
-    x = small(shape, 9).requires_grad_()
+            parameter.copy_(integers(*parameter.shape, seed=seed))
+    x = integers(*shape, seed=9).requires_grad_()
     expected = module(x)
-    g = small(expected.shape, 10)
+    g = integers(*expected.shape, seed=10)
     derivatives = torch.autograd.grad(expected, (x, *module.parameters()), g)
     by_layers(package, module)
     with Seen() as seen:
@@ -169,7 +166,7 @@ class Own(nn.Conv2d):
 
 @pytest.mark.usefixtures("replaced")
 def test_a_forward_of_its_own_is_not_lost(package, monkeypatch):
-    x = small((2, 4, 7, 8), 0)
+    x = integers(2, 4, 7, 8)
     module = by_layers(package, Own(4, 6, 3))
     with pytest.raises(UnsupportedError, match=r"Own: has its own forward, .*; keep it out with the condition="):
         module(x)

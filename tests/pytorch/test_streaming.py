@@ -12,16 +12,10 @@ from torch.nn import functional as F
 from nkiconv import pytorch as ours
 from nkiconv.pytorch import conv3d, nn, plan_model
 
-GENERATOR = torch.Generator().manual_seed(0)
-
-
-def ints(*shape, grad=False):
-    return torch.randint(-2, 3, shape, generator=GENERATOR).float().requires_grad_(grad)
-
 
 @pytest.mark.cover(2)
 def test_one_volume_and_no_frames(mode):
-    x, w = ints(4, 3, 5, 6), ints(6, 4, 2, 3, 3)
+    x, w = integers(4, 3, 5, 6), integers(6, 4, 2, 3, 3)
     y, final = conv3d(x, w, initial_frames=x[:, :1], return_final_frames=True)
     assert torch.equal(y, F.conv3d(torch.cat([x[:, :1], x], 1), w))
     assert torch.equal(final, x[:, 2:])
@@ -64,9 +58,9 @@ def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
     conv = torch.nn.Conv3d(4, 6, taps, stride=arguments.get("stride", 1), **more)
     with torch.no_grad():
         for one in ours.parameters():
-            one.copy_(ints(*one.shape))
+            one.copy_(integers(*one.shape))
     conv.load_state_dict(ours.state_dict())
-    x = ints(2, 4, 5, 5, 6)
+    x = integers(2, 4, 5, 5, 6)
     whole = by_definition(conv, x, None, *reference)
     assert torch.equal(ours(x), whole)
     if ours.stride[0] > 1:  # a caller that puts the last plane in front itself
