@@ -139,6 +139,8 @@ REFUSED = {
          "config side=3: the Tensor Engine has 1, 2 or 4 tiles"),
         (OF_FOUR | {"config": (("beside", 3),)}, UnsupportedError,
          "config beside=3: must divide groups=4, which share products"),
+        (OF_FOUR | {"config": (("rows", 128), ("down", 512))}, UnsupportedError,
+         "config rows=128 down=512 columns=1 across="),
         (OF_FOUR | {"config": (("rows", 20), ("columns", 20))}, UnsupportedError,
          "config rows=20 columns=20: times 1 channels must be at most 128"),
         (diagonals(1, 1, 40, 27), UnsupportedError,
@@ -157,6 +159,7 @@ REFUSED = {
         ({"stride": 2, "groups": 3}, GeometryError, "must have y's N=1 and K=9"),
         ({"stride": 2, "bias_gradient": True}, UnsupportedError,
          "bias_gradient=True: a transposed convolution's is gy's sum"),
+        ({"stride": 2, "bias_gradient": np.ones(2)}, UnsupportedError, "must be True or False; pass one of these"),
     ],
     "depthwise_conv1d_weight": [
         ({"gy": zeros(2, 3, 6, dtype=np.float16)}, DtypeError, "gy.dtype=float16: must be float32 exactly when x's is"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import rules
 from ..axis import padding_pairs
-from ..errors import GeometryError, UnsupportedError, raise_all, refuse
+from ..errors import GeometryError, UnsupportedError, raise_all, refuse, refused
 from ..integers import takes_ints
 from ..reference import AnyArray
 from .calls import Places, one_array, per_axis
@@ -110,6 +110,7 @@ def _weight(
         *array_violations(kind, x, filter_like(size, x), layout),
         *one_array("gy", gy, kind.axes_of_y(layout), kind.dtypes),
         *number_violations(kind, **numbers, groups=groups),
+        *refused(UnsupportedError, rules.flag("bias_gradient", more.get("bias_gradient", False))),
     ]
     raise_all(kind.cannot, wrong)
     if more.get("bias_gradient"):

@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import rules
 from .._nki import CHOICE
-from ..errors import DtypeError, UnsupportedError, raise_all
+from ..errors import DtypeError, UnsupportedError, raise_all, refuse, shown
 from ..integers import takes_ints
 from ..problem import ConvProblem, dtype_name
 from ..simulator.profiling.settings import Advance, ignore
@@ -87,6 +88,7 @@ def plan(
         UnsupportedError with every reason if no algorithm runs the problem. PlanningError, under AWS's NKI, if the
         process that searches ends or cannot start.
     """
+    refuse(UnsupportedError, rules.flag("wide", wide), rules.flag("use_cache", use_cache))
     given = locals() | {"out_dtype": None if out_dtype is None else _short_name(out_dtype)}
     asked = Asked(**{one.name: given[one.name] for one in dataclasses.fields(Asked) if one.name in given})
     wanted = Request(
@@ -158,10 +160,13 @@ def _kept(request: Request) -> Plan | None:
 
 
 def _several(algorithms: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Names to choose from. Raises UnsupportedError: they are one name."""
+    """Names to choose from. Raises UnsupportedError: they are one name, or no names."""
     if isinstance(algorithms, str):
         raise UnsupportedError(f"algorithms={algorithms!r}: must be several names; write ({algorithms!r},)")
-    return None if algorithms is None else tuple(algorithms)
+    try:
+        return None if algorithms is None else tuple(algorithms)
+    except TypeError:
+        raise UnsupportedError(f"algorithms={shown(algorithms)}: must be names; pass a tuple, or None") from None
 
 
 def _short_name(dtype: Any) -> str:

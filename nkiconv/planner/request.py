@@ -207,6 +207,8 @@ def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, 
         found = tuple(sorted((name, float(value)) for name, value in dict(constants or {}).items()))
     except (TypeError, ValueError) as error:
         raise UnsupportedError(f"constants={constants!r}: must be numbers by name ({error}); see trn2.toml") from None
+    if not all(isinstance(name, str) for name, _ in found):
+        raise UnsupportedError(f"constants={constants!r}: must be numbers by name; see trn2.toml")
     try:
         Rates(dict(found))
     except UnknownConstantError as error:

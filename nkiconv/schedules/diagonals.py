@@ -26,7 +26,7 @@ from .cuts import hull, window_of
 from .geometry import Geometry, num_taps
 from .long_kernels import too_many
 from .settings import Config, Settings, count, double, half, less, more, once_a_config, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
+from .tiles import AXIS_MAX, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
 #: The default number of tiles of units in SBUF at once.
 BUFFERS = 3
@@ -161,6 +161,13 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSche
         return None, (
             f"config rows={settings.rows} columns={settings.columns} beside={settings.beside} below={settings.below}: "
             f"{plan.positions} rows and {plan.columns} columns of sums, of {parts} and {BANK_COLUMNS}; use fewer"
+        )
+    rows, columns = settings.rows * settings.down, settings.columns * settings.across
+    longest = max(rows, columns, plan.h[1], plan.w[1])
+    if longest > AXIS_MAX:
+        return None, (
+            f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across}: "
+            f"a unit and its window have up to {longest} rows or columns, an instruction takes {AXIS_MAX}; use fewer"
         )
     needed = needed_bytes(plan)
     if not fits_sbuf(needed):
