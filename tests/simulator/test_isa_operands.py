@@ -98,7 +98,7 @@ def tile_like(case, name, make=nl.ones, buffer=None, rows=None, columns=None):
 
 
 INPUTS = [(case, name) for case, name in OPERANDS if name not in case.writes]
-#: Those whose results may not be thrown away, as where only the sum is wanted (test_isa_vector).
+#: Those whose results may not be thrown away, as where only the sum is wanted (test_isa_engines).
 OUTPUTS = [(case, name) for case, name in OPERANDS if name in case.writes and case.operands[name][1] > 1
            and case.name not in ("activation", "activation_reduce")]  # fmt: skip
 ELEMENTWISE = [(case, name) for case, name in COMPUTE if case.operands[name] == TILE
