@@ -1,5 +1,5 @@
-"""The command line in this process: tables of any width, of which no digit is lost, JSON, files in and out, and every bad
-input with its name and status; `nkiconv cache`; `nkiconv report`, one file with what other commands left.
+"""The command line in this process: tables of any width, of which no digit is lost, JSON, files in and out, and every
+bad input with its name and status; `nkiconv cache`; `nkiconv report`, one file with what other commands left.
 """
 
 import io

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from layers import ENDS, SPLITS, held_after, split_in_torch
 from layers import of_split as data
 from tolerances import BF16_NORMS, FLOAT32_SUMS, assert_within_share
+from torch.nn import functional as F
 from torch_exact import same
 
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_split, causal_conv1d_split_update, causal_conv1d_update, nn
@@ -374,3 +375,27 @@ def test_a_step_of_no_rows(mode):
 def test_a_step_of_no_rows_of_heads(mode):
     steps = causal_conv1d_split_update(torch.ones(0, 47), torch.ones(0, 47, 3), torch.ones(47, 4), splits=SPLITS)
     assert [one.shape for one in steps] == [(0, 2, 8), (0, 1, 16), (0, 3, 5)]
+
+
+# What others reported of convolutions elsewhere.
+def test_many_channels():
+    """Dao-AILab/causal-conv1d#32: 65,536 channels were more than a grid of blocks holds."""
+    x, w = integers(1, 65_536, 4), integers(65_536, 2, seed=1)
+    with computing("simulate"):
+        assert torch.equal(causal_conv1d_fn(x, w), F.conv1d(F.pad(x, (1, 0)), w[:, None], groups=65_536))
+
+
+def test_a_state_that_is_a_view():
+    """pytorch/pytorch#131192: compiled code changed a copy where an operator changes a view of its input in place."""
+    x, w = integers(2, 6, 1, seed=2), integers(6, 4, seed=1)
+
+    def step(pool, x):
+        return causal_conv1d_update(x, pool[1], w)
+
+    eager = integers(3, 2, 6, 3)
+    compiled, before = eager.clone(), eager.clone()
+    with computing("simulate"):
+        assert torch.equal(torch.compile(step, backend="aot_eager", fullgraph=True)(compiled, x), step(eager, x))
+    assert torch.equal(compiled, eager)
+    assert not torch.equal(compiled[1], before[1])
+    assert torch.equal(compiled[::2], before[::2])

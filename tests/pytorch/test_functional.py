@@ -53,6 +53,15 @@ CALLS = [
     ("depthwise_conv1d", (2, 6, 11), (6, 1, 4), {"stride": 2, "padding": 3}),
     ("depthwise_conv2d", (2, 6, 9, 11), (6, 1, 3, 3), {"padding": 1, "stride": (1, 2)}),
     ("depthwise_conv2d", (2, 4, 6, 5), (8, 1, 3, 3), {"padding": 1, "stride": 2}),
+    # what others reported of convolutions elsewhere: aws-neuron/aws-neuron-sdk#1295 and #398, hexgrad/kokoro#79,
+    # pytorch/pytorch#92238 and #106450, modular/modular#6129, tensorflow/tensorflow#9870
+    ("conv2d", (1, 3, 32, 64), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
+    ("conv_transpose2d", (1, 256, 8, 8), (256, 128, 2, 2), {"stride": 2}),
+    ("conv_transpose1d", (1, 70, 11), (70, 1, 3), {"stride": 2, "padding": 1, "output_padding": 1, "groups": 70}),
+    ("conv2d", (1, 2, 5, 4), (3, 2, 3, 3), {"padding": 100}),
+    ("conv_transpose1d", (2, 3, 3), (3, 4, 3), {"dilation": 3, "output_padding": 2}),
+    ("conv1d", (1, 96, 60), (96, 6, 128), {"padding": 64, "groups": 16}),
+    ("conv1d", (65_537, 1, 4), (2, 1, 3), {}),
     ("conv_transpose2d", (2, 6, 5, 4), (6, 2, 3, 2), {"stride": (2, 1), "groups": 2, "dilation": 2}),
     ("conv_transpose3d", (1, 4, 3, 3, 2), (4, 2, 2, 3, 1), {"stride": 2, "padding": (0, 1, 0)}),
     *(

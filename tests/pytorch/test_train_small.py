@@ -5,6 +5,8 @@ autograd does with them; small networks on real data, with mixed precision, DDP 
 import re
 from collections import Counter
 
+import ml_dtypes
+import numpy as np
 import pytest
 import small_models
 import torch
@@ -17,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch_exact import integers, leaves_of, same
 
+import nkiconv
 from nkiconv import pytorch
 from nkiconv.errors import ComparisonError, DtypeError, GeometryError, UnsupportedError
 from nkiconv.pytorch.computers import simulated
@@ -271,3 +274,13 @@ def test_many_channels_stay_apart(simulate):
     dw, _ = overflowing(40, 1)
     assert dw.isfinite().flatten(1).all(1).tolist() == [True, False, False, True]
     assert not dw[2].isfinite().any()
+
+
+def test_sums_of_bf16_gradients_are_fp32(simulate):
+    """pytorch/pytorch#68048, ROCm/rocm-libraries#8029: a bias's stopped at 256, a 1x1x1 filter's were off by half."""
+    layer = pytorch.convert(nn.Conv2d(1, 2, 3, 2, 1).bfloat16()).model
+    layer(torch.randn(1, 1, 80, 80, dtype=torch.bfloat16)).sum().backward()
+    assert layer.bias.grad.tolist() == [1600, 1600]
+    x, gy = (one.numpy().astype(ml_dtypes.bfloat16) for one in integers(*[(8, 16, 16, 16, 16)] * 2, most=2))
+    wanted = np.einsum("ncdhw,nkdhw->kc", x.astype(np.float64), gy.astype(np.float64))[..., None, None, None]
+    np.testing.assert_array_equal(nkiconv.conv3d_weight(x, (16, 16, 1, 1, 1), gy), wanted)
