@@ -275,11 +275,8 @@ class Bound:
         """ns of triggers for an output tile's x of K packing: of each shift, and of each block partly outside x."""
         if self.stack is None:
             return 0.0
-        return (
-            self.stack.num_loads(lanes[0])
-            * (1 if self.stack.diagonal else lanes[0][0].xn)
-            * self.target.static_issue_ns
-        )
+        loads = self.stack.num_loads(lanes[0]) * (1 if self.stack.diagonal else lanes[0][0].xn)
+        return loads * self.target.static_issue_ns
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int, banks: int) -> float:
         """ns of DMA for an M tile's results of an output tile, and for the residual."""

@@ -148,11 +148,8 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
     def sums(U: int, V: int) -> tuple[int, float, float]:
         """(M tiles; ns of a tap's sums of an M tile; ns with the evacuation of all)."""
         m_tiles, each = div_ceil(geometry.K, P_MAX // U), div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
-        sums_ns, evacuated_ns = (
-            V * met * matmul_ns(target, geometry, each),
-            read_ns(target, options, 0, m_tiles * V * each),
-        )
-        return m_tiles, sums_ns, first_ns + evacuated_ns + last_ns
+        evacuated_ns = read_ns(target, options, 0, m_tiles * V * each)
+        return m_tiles, V * met * matmul_ns(target, geometry, each), first_ns + evacuated_ns + last_ns
 
     @cache
     def filters(U: int, way: str, fits: bool) -> tuple[float, float]:

@@ -77,10 +77,8 @@ def slot_of(tile_sbuf, geometry, slot):
 def load_channels(operands, geometry, block):
     """Load the filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
     each, (c0, count, *_), (by_k, by_c, by_r, by_s) = geometry.K // geometry.C, block.k_tile, geometry.w_strides
-    apart, shape = (
-        by_c if geometry.flipped else each * by_k,
-        (count, each, filter_rows(geometry), geometry.columns.taps),
-    )
+    apart = by_c if geometry.flipped else each * by_k
+    shape = (count, each, filter_rows(geometry), geometry.columns.taps)
     raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of((apart, by_k, by_r, by_s), shape), c0 * apart)
     return raw_sbuf.reshape((*shape[:2], num_taps(geometry)))
