@@ -318,7 +318,7 @@ class _Search:
         """The trial of the least mean over the throttle's phases, a plan's time, and its phases: among the first few
         that are close at phase 0 and the estimate, so that no plan is slower than it."""
         alike = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
-        close = [one for one in alike if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
+        close = [one for one in _distinct(alike) if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
         close += [one for one in alike if one.key == self.default_key and one not in close]
         each = max(close[0].instructions, close[0].traced)
         most = PHASES if self.wide else max(PHASES_LEAST, PHASE_INSTRUCTIONS // each)
@@ -411,11 +411,16 @@ def _difference(one: Candidate, other: Candidate) -> str:
     return next((name for name in (*mine, *theirs) if mine.get(name) != theirs.get(name)), "")
 
 
-def _worth_telling(ranked: list[Trial]) -> list[Trial]:
-    """The fastest `ALTERNATIVES` and the best of each algorithm, without trials that differ only in idle settings."""
+def _distinct(ranked: list[Trial]) -> list[Trial]:
+    """Trials without those that differ from an earlier one only in idle settings."""
     distinct: dict[object, Trial] = {}
     for one in ranked:
         distinct.setdefault((one.candidate.algorithm, one.us, one.instructions, one.at_least), one)
-    told = list(distinct.values())
+    return list(distinct.values())
+
+
+def _worth_telling(ranked: list[Trial]) -> list[Trial]:
+    """The fastest `ALTERNATIVES` and the best of each algorithm, of `_distinct` trials."""
+    told = _distinct(ranked)
     leaders = {one.candidate.algorithm: i for i, one in reversed(list(enumerate(told)))}.values()
     return [one for i, one in enumerate(told) if i < ALTERNATIVES or i in leaders]
