@@ -258,10 +258,8 @@ def _forward(
             from .computers import device
 
             asked = asked_of(weight, padding, activation, layer)
-            product = input.narrow(1, 0, weight.shape[0])
-            found = device.convolve_gated(
-                asked, product, input, weight.unsqueeze(1), bias, initial_states, chunks, return_final_states
-            )
+            tensors = input, weight.unsqueeze(1), bias, initial_states, return_final_states
+            found = device.convolve_with_states(asked, *tensors, chunks, input.narrow(1, 0, weight.shape[0]))
         else:
             found = _simulated(given)
             if who == "compare":

@@ -72,11 +72,15 @@ def convolve_with_states(
     bias: torch.Tensor | None,
     state: torch.Tensor | None,
     return_final_state: bool,
+    chunks: str | None = None,
+    product: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(y, final state) of a depthwise conv1d that pads `window - 1` on the left, or has `state` there.
 
-    return_final_state: without it there is none.
+    return_final_state: without it there is none; chunks: of a gated one, product: of the shape of what is convolved, a
+    chunk of x.
     """
+    row = x if product is None else product
     tensors = {name: tensor for name, tensor in (("bias", bias), ("initial_state", state)) if tensor is not None}
     wanted = Asked(
         bias=bias is not None,
@@ -84,11 +88,12 @@ def convolve_with_states(
         strict_nonfinite=asked.strict_nonfinite,
         initial_state=state is not None,
         return_final_state=return_final_state,
+        chunks=chunks,
     )
-    problem = asked.problem(x, w)
+    problem = asked.problem(row, w)
     found = _launch(problem, asked.operation, wanted, x, w.reshape(problem.filter_shape), tensors)
     y, final = found if return_final_state else (found, None)
-    return _shaped(y, asked.shape(x, w)), final
+    return _shaped(y, asked.shape(row, w)), final
 
 
 def causal_conv1d_split(given: SplitCall) -> tuple[torch.Tensor, ...]:
@@ -107,31 +112,6 @@ def causal_conv1d_split(given: SplitCall) -> tuple[torch.Tensor, ...]:
         operands.insert(1, tensors.pop("initial_state").clone())  # which it changes
     found: tuple[torch.Tensor, ...] = launched(kernel, cores())(*operands, splits=given.splits, **tensors, **numbers)
     return tuple(found)
-
-
-def convolve_gated(
-    asked: Convolution,
-    product: torch.Tensor,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    state: torch.Tensor | None,
-    chunks: str,
-    return_final_state: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(y, final state) of a gated depthwise conv1d of x; product: of the shape that is convolved, a chunk of x."""
-    tensors = {name: tensor for name, tensor in (("bias", bias), ("initial_state", state)) if tensor is not None}
-    wanted = Asked(
-        bias=bias is not None,
-        activation=asked.activation,
-        initial_state=state is not None,
-        return_final_state=return_final_state,
-        chunks=chunks,
-    )
-    problem = asked.problem(product, w)
-    found = _launch(problem, asked.operation, wanted, x, w.reshape(problem.filter_shape), tensors)
-    y, final = found if return_final_state else (found, None)
-    return _shaped(y, asked.shape(product, w)), final
 
 
 def filters_gradient(

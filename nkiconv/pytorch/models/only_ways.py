@@ -64,8 +64,7 @@ def mlp_of(
 def plan_mlp(request: Request, hidden: int, x_norm: str | None) -> Plan:
     """The plan of a request of C channels to K by 1x1, with so many hidden ones between. x_norm: with both numbers."""
     problem, asked = request.problem, request.asked
-    dtype = canonical(problem.dtype)
-    assert dtype is not None
+    dtype = canonical(problem.dtype) or ""
     extents = tuple(axis.size for axis in problem.axes)
     x, y = (problem.N, problem.C, *extents), (problem.N, problem.K, *extents)
     biases = {"bias1": (hidden,), "bias2": (problem.K,)} if asked.bias else {}
@@ -85,8 +84,7 @@ def plan_mlp(request: Request, hidden: int, x_norm: str | None) -> Plan:
 def plan_split(request: Request, splits: tuple[Split, ...], tokens_first: bool) -> Plan:
     """The plan of a causal convolution of rows that writes parts of heads."""
     problem, asked = request.problem, request.asked
-    dtype = canonical(problem.dtype)
-    assert dtype is not None
+    dtype = canonical(problem.dtype) or ""
     shape = (problem.N, problem.W, problem.C) if tokens_first else (problem.N, problem.C, problem.W)
     tensors = {"bias": ArraySpec((problem.C,), dtype)} if asked.bias else {}
     if asked.initial_state:
@@ -103,8 +101,7 @@ def plan_split(request: Request, splits: tuple[Split, ...], tokens_first: bool) 
 def plan_b2b(request: Request, taps: int) -> Plan:
     """The plan of a causal convolution of 3 * D channels, a gate, filters of so many taps and a gate."""
     problem, asked = request.problem, request.asked
-    dtype = canonical(problem.dtype)
-    assert dtype is not None
+    dtype = canonical(problem.dtype) or ""
     N, channels, W, D = problem.N, problem.C, problem.W, problem.C // 3
     shapes = {"x_state": (N, channels, problem.S - 1), "gated_state": (N, D, taps - 1)} if asked.initial_state else {}
     every = [ArraySpec(shape, dtype) for shape in ((N, channels, W), (channels, problem.S), (D, taps))]
@@ -118,8 +115,7 @@ def plan_b2b(request: Request, taps: int) -> Plan:
 def _only_way(name: str, request: Request, found: Any, num_bytes: int, flops: int, symbols: dict[str, int]) -> Plan:
     """A plan of a kernel's profile."""
     problem, lnc = request.problem, request.lnc
-    dtype = canonical(problem.dtype)
-    assert dtype is not None
+    dtype = canonical(problem.dtype) or ""
     only = Alternative(name, None, found.phases.phase0_us, found.bound_by, found.instructions)
     return Plan(
         problem=problem,
