@@ -1,6 +1,7 @@
 """Arguments of conv2d and conv3d, checked and read into the Geometry that schedules and kernels use.
 
-Code below the public kernel does not use the arguments' own names.
+Code below the public kernel does not use the arguments' own names. Final frames of a call, the last planes of its
+frames and x, are copied from HBM to HBM; the transfers start before the algorithm and overlap it.
 """
 
 from ... import axis as extents

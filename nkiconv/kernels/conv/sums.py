@@ -1,4 +1,4 @@
-"""Sums of products in PSUM: their first product, and views of the outputs and elements of a product."""
+"""Sums of products in PSUM: matmuls, sums without a whole first product, views of a product's outputs and elements."""
 
 from ..._nki import nisa, nl
 from ...schedules.geometry import valid_range

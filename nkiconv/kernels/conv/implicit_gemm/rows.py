@@ -1,4 +1,4 @@
-"""Rows of x and of residuals: loads; rows of results: regions of stores.
+"""Rows of x and of residuals: loads, and what prepares x between matmuls; rows of results: their stores.
 
 Results with channels side by side in HBM (NHWC): the Tensor Engine transposes them (DMA transposes loads).
 
