@@ -25,7 +25,7 @@ from ..chunks import ORDERS
 from ..errors import refused
 from .causal import states
 from .computers import agreements, host, modes
-from .computers.arrays import from_numpy, to_numpy
+from .computers.arrays import to_numpy
 from .errors import (
     ComparisonError,
     DtypeError,
@@ -252,39 +252,20 @@ def _forward(
     if who == "torch" or input.shape[0] == 0:
         by_torch = _composed(*given, once=True)
         return by_torch[0].contiguous(), by_torch[1].contiguous()
+    asked = asked_of(weight, padding, activation, layer)
+    tensors = input, weight.unsqueeze(1), bias, initial_states, return_final_states
     found: tuple[Tensor, Tensor | None]
     with as_torchs():
         if who == "device":
             from .computers import device
 
-            asked = asked_of(weight, padding, activation, layer)
-            tensors = input, weight.unsqueeze(1), bias, initial_states, return_final_states
             found = device.convolve_with_states(asked, *tensors, chunks, input.narrow(1, 0, weight.shape[0]))
         else:
-            found = _simulated(given)
+            found = states.simulated(asked, *tensors, (int(padding[0]), int(padding[1])), chunks)
             if who == "compare":
                 return _compared(given, found)
     y, final = found
     return y, input.new_empty(*y.shape[:2], 0) if final is None else final
-
-
-def _simulated(given: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
-    """The kernel's result in the simulator for an operator's arguments."""
-    x, weight, bias, initial_states, chunks, padding, activation, return_final_states, _layer = given
-    from ..api.depthwise_conv1d import depthwise_conv1d
-
-    found = depthwise_conv1d(
-        to_numpy(x),
-        to_numpy(weight),
-        padding=(int(padding[0]), int(padding[1])),
-        bias=None if bias is None else to_numpy(bias),
-        activation=activation,
-        initial_state=None if initial_states is None else to_numpy(initial_states),
-        return_final_state=return_final_states,
-        chunks=chunks,
-    )
-    y, final = found if return_final_states else (found, None)
-    return from_numpy(y), None if final is None else from_numpy(final)
 
 
 def _compared(given: tuple[Any, ...], found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:

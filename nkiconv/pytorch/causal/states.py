@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -82,7 +83,7 @@ def _compute(
             from ..computers import device
 
             return device.convolve_with_states(asked, x, w, bias, state, return_final_state)
-        found = _simulated(asked, x, w, bias, state)
+        found = simulated(asked, x, w, bias, state)
         return found if who == "simulate" else _compared(asked, x, w, bias, state, found)
 
 
@@ -112,22 +113,32 @@ def with_state(x: torch.Tensor, state: torch.Tensor | None, size: int) -> torch.
     return torch.cat([x.new_zeros(*x.shape[:2], size) if state is None else state, x], dim=2)
 
 
-def _simulated(
-    asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def simulated(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    state: torch.Tensor | None,
+    return_final_state: bool = True,
+    padding: Any = "causal",
+    chunks: str | None = None,
+) -> tuple[torch.Tensor, Any]:
+    """(y, final state or None) of the kernel in the simulator; chunks: of a gated one."""
     from ...api.depthwise_conv1d import depthwise_conv1d
 
-    y, final = depthwise_conv1d(
+    found = depthwise_conv1d(
         to_numpy(x),
         to_numpy(w)[:, 0],
-        padding="causal",
+        padding=padding,
         bias=None if bias is None else to_numpy(bias),
         activation=asked.activation,
         initial_state=None if state is None else to_numpy(state),
-        return_final_state=True,
+        return_final_state=return_final_state,
         strict_nonfinite=asked.strict_nonfinite,
+        chunks=chunks,
     )
-    return from_numpy(y), from_numpy(final)
+    y, final = found if return_final_state else (found, None)
+    return from_numpy(y), None if final is None else from_numpy(final)
 
 
 def _compared(
