@@ -56,21 +56,24 @@ class Fused(Freezes):
         strict_nonfinite: bool | None = None,
         x_upsample: int = 1,
     ) -> None:
-        check(type(self), padding_mode, activation, residual_position, x_upsample)
+        numbers = in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
+        self._init(numbers, device, dtype, activation, residual_position, layer, strict_nonfinite, x_upsample)
+
+    def _init(
+        self,
+        numbers: tuple[Any, ...],
+        device: Any,
+        dtype: Any,
+        activation: str | None,
+        residual_position: str,
+        layer: str | None,
+        strict_nonfinite: bool | None,
+        x_upsample: int = 1,
+    ) -> None:
+        """Initialize torch's module and this; numbers: torch's arguments in its order, padding_mode last of them."""
+        check(type(self), numbers[-1], activation, residual_position, x_upsample)
         modes.wants_strict_nonfinite(strict_nonfinite)
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(*numbers, device=device, dtype=dtype)
         self.activation, self.residual_position, self.layer = activation, residual_position, layer
         self.strict_nonfinite, self.x_upsample = strict_nonfinite, x_upsample
 

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from .. import rules
 from .blocks import GatedDeltaConv
-from .computers import modes
 from .functional import conv1d, conv2d, conv3d
-from .fused_module import Fused, check, padded
+from .fused_module import Fused, padded
 from .gated_modules import ConformerConv, GatedShortConv
 from .norm_act_modules import NormActConv
 from .operators.frames import last
@@ -117,24 +116,9 @@ class _Transposed(Fused):
         layer: str | None = None,
         strict_nonfinite: bool | None = None,
     ) -> None:
-        check(type(self), padding_mode, activation, residual_position)
-        modes.wants_strict_nonfinite(strict_nonfinite)
-        super(Fused, self).__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            output_padding,
-            groups,
-            bias,
-            dilation,
-            padding_mode,
-            device=device,
-            dtype=dtype,
-        )
-        self.activation, self.residual_position, self.layer = activation, residual_position, layer
-        self.strict_nonfinite = strict_nonfinite
+        of_torch = in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation
+        more = device, dtype, activation, residual_position, layer, strict_nonfinite
+        self._init((*of_torch, padding_mode), *more)
 
     def _transposed(
         self,
