@@ -304,6 +304,7 @@ def convolve(
         return handle_torch_function(convolve, (x, w), name, *given)
     plain = norm is None and residual is packed is frames is scales[0] is scales[1] is None
     plain = plain and type(more.x_upsample) is int  # True is 1, and is refused
+    plain = plain and more.activation is None and type(more.residual_position) is str  # arrays are refused
     if plain and more == Fused(layer=more.layer, strict_nonfinite=more.strict_nonfinite):
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
@@ -381,7 +382,8 @@ def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) ->
     Under selective checkpointing it returns None: a kept result is given only once there, and errors of a retry would
     not be this call's.
     """
-    if not modes.is_torchs(x) or numbers[1] == "causal" or _is_huge(numbers) or torch._C._len_torch_dispatch_stack():
+    causal = isinstance(numbers[1], str) and numbers[1] == "causal"  # not of arrays, which are refused
+    if not modes.is_torchs(x) or causal or _is_huge(numbers) or torch._C._len_torch_dispatch_stack():
         return None
     for one in (x, w) if bias is None else (x, w, bias):
         alike = isinstance(one, Tensor) and one.is_cpu and one.dtype == x.dtype and one.layout is torch.strided

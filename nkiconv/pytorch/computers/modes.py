@@ -98,7 +98,7 @@ def wants_strict_nonfinite(value: bool | None, open_to: tuple[None, ...] = (None
     """
     if type(value) is bool:
         return value
-    if value not in open_to:
+    if value is not None or open_to == ():
         accepted = ", ".join(map(str, (True, False, *open_to)))
         raise KindError(f"strict_nonfinite={shown(value)}: accepted are {accepted}; pass one of them")
     return _strict_nonfinite
