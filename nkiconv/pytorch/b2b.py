@@ -19,7 +19,6 @@ from torch import Tensor
 from .. import b2b, rules
 from ..bounds import b2b_bound
 from ..errors import refused
-from ..kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
 from ..schedules.b2b import B2bGeometry, pays
 from .causal.functions import causal_conv1d_fn
 from .causal.split import require_within
@@ -141,6 +140,7 @@ def _forward(
 
 
 def _on_device(given: Sequence[Tensor | None], last: bool) -> Sequence[Tensor]:
+    from ..kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
     from .computers.device import cores, launched
 
     x, proj, mixer, *before = (None if one is None else one.contiguous() for one in given)

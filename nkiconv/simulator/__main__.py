@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .allowed import VERSIONS
-from .install import NkiInstalledError, install
+from .installation import NkiInstalledError, install
 
 
 def main(given: Sequence[str] | None = None) -> int:

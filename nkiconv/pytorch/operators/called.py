@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ... import norms, rules
 from ...errors import refused
-from ...planner.request import Asked
 from ...problem import HBM_BYTES, ConvProblem
 from ...rules import in_words_of
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
@@ -20,6 +19,9 @@ from . import pixel_norm, prologue
 from .convolution import AXES, FAR, Convolution
 from .filters import packed_shape
 from .tensor_kinds import are_positive, memory_format, tensor_violations
+
+if TYPE_CHECKING:
+    from ...planner.request import Asked
 
 _TAPS = str.maketrans("DHW", "TRS")
 
@@ -69,6 +71,8 @@ class Called(NamedTuple):
     @property
     def planned(self) -> Asked:
         """The planner's request, but for the problem."""
+        from ...planner.request import Asked
+
         asked = self.asked
         return Asked(
             bias=self.bias is not None,

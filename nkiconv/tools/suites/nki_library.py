@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import FileFormatError, UnsupportedError
-from ...simulator.install import NkiInstalledError, install
+from ...simulator.installation import NkiInstalledError, install
 
 #: Where a checkout has packages, the one that its kernels are in, and in that the module of the kernel of this name.
 SOURCES, PACKAGE = "src", "nkilib_src"
