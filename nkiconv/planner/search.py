@@ -146,7 +146,7 @@ class _Search:
         self._refine()
         trials = self._proven()
         effort, most = (TUNED, WIDE_INSTRUCTIONS) if self.wide else (TIMED, HEDGES_INSTRUCTIONS)
-        return self._hedged(self._regrets(trials), trials, effort, most)
+        return self._plan_with_hedges(self._regrets(trials), trials, effort, most)
 
     def hedged(self, candidate: Candidate, most: int) -> Hedged | None:
         """As the function `hedged`."""
@@ -157,7 +157,7 @@ class _Search:
         regrets = self._regrets([one])
         if not regrets.rising(one, RUINOUS):
             return None
-        plan = self._hedged(regrets, [one], TIMED, most)
+        plan = self._plan_with_hedges(regrets, [one], TIMED, most)
         return Hedged(plan, phases(one.timing.timed, plan.phases).mean_us, regrets.worst(one), regrets.ruin(one))
 
     def of_estimate(self) -> Plan:
@@ -226,7 +226,7 @@ class _Search:
     def _regrets(self, trials: list[Trial]) -> Regrets:
         return Regrets(trials[0], trials, dict(self.request.constants))
 
-    def _hedged(self, regrets: Regrets, trials: list[Trial], effort: str, most: float) -> Plan:
+    def _plan_with_hedges(self, regrets: Regrets, trials: list[Trial], effort: str, most: float) -> Plan:
         """The plan, after a search for hedges with up to `most` traced instructions of refinement.
 
         Args: regrets: of `trials`.
