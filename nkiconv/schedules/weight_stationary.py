@@ -332,8 +332,8 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
 
 def _beside(geometry: Geometry, beside: str) -> tuple[int, int, int]:
     """Phases packed along the columns, for planes, rows and columns."""
-    at = BESIDE.index(beside)
-    z, p, q = (num_phases(axis) if at >= least else 1 for axis, least in zip(geometry.axes, (3, 2, 1), strict=True))
+    packed = BESIDE.index(beside)  # axes, from the columns on
+    z, p, q = (num_phases(axis) if 3 - i <= packed else 1 for i, axis in enumerate(geometry.axes))
     return z, p, q
 
 
