@@ -9,6 +9,11 @@ from .axis import outputs_met
 from .frames import Frames
 from .tiles import div_ceil
 
+#: Bytes from a row of x that is read to the next from which rows between them are not loaded: a run of 128 bytes takes
+#: a DMA engine about as long as 256 bytes of long runs (trn2.toml: dma.small_element_ns, element_overhead_ns,
+#: engine_bytes_per_ns), and HBM moves half of them.
+APART_BYTES = 256
+
 #: The valid range of a tap: outputs and elements, as `axis.outputs_met` returns them.
 Met = tuple[int, int, int, int, int]
 

@@ -8,15 +8,10 @@ from ... import axis as extents
 from ... import rules
 from ..._nki import nl
 from ...schedules.frames import Frames
-from ...schedules.geometry import Axis, Geometry, images_axis, repeated, sees_itself, thinned
+from ...schedules.geometry import APART_BYTES, Axis, Geometry, images_axis, repeated, sees_itself, thinned
 from ...schedules.tiles import dense_strides, picked, require, result_strides, share, size_of
 from .._arguments import FP8, NAMES, check_tensors, refuse
 from .._dma import copy
-
-#: Bytes from a row of x that is read to the next from which rows between them are not loaded: a run of 128 bytes takes a
-#: DMA engine about as long as 256 bytes of long runs (trn2.toml: dma.small_element_ns, element_overhead_ns,
-#: engine_bytes_per_ns), and HBM moves half of them.
-APART_BYTES = 256
 
 
 def check_axes(img_ref, places, axes, dilation="rhs_dilation"):
