@@ -51,6 +51,9 @@ PIECE_MAX = 2048
 PIECE_MIN = 448
 #: Least pieces of a core's work with which pieces may be larger than a bank.
 PIECES = 32
+#: Most bytes a partition of y that one DMA stores, if pieces are larger than a bank: HBM takes longer for a byte of
+#: shorter runs.
+STORE_BYTES = 16_384
 #: Bytes a partition of SBUF for a plan: those that nki-library uses (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 MIXED_SBUF_BYTES = 196_608
@@ -96,6 +99,8 @@ class MixedPiece:
     vector_reads: bool
     #: whether Vector adds the chains, and not GpSimd, which takes longer
     vector_joins: bool
+    #: (first, how many) of the tile's columns that one DMA stores when all are there
+    stored: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -225,6 +230,11 @@ def first_widths(plan: MixedSchedule) -> Widths:
     return FIRST_WIDTHS if plan.settings.piece <= BANK_COLUMNS else ()
 
 
+def store_bytes(plan: MixedSchedule) -> int:
+    """Most bytes a partition of y that neighbouring pieces store together; 0 if each stores its own at once."""
+    return STORE_BYTES if plan.settings.piece > BANK_COLUMNS else 0
+
+
 def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
     """Bytes a partition of one tile's stationaries."""
     return plan.taps * plan.rows.G * channels_of(geometry.C, plan.rows.T, 0) * geometry.itemsize
@@ -238,8 +248,9 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     if options.epilogue.residual != "":
         tile += 4 * rows.columns
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
-    # two fp32 tiles for each piece in flight, and pieces of y until their stores end
-    pieces = (8 * plan.phases + 4 * options.epilogue.y_itemsize) * widest_piece(plan)
+    # two fp32 tiles for each piece in flight, and two stores of y
+    pieces = 8 * plan.phases * widest_piece(plan)
+    pieces += 2 * max(store_bytes(plan), 2 * options.epilogue.y_itemsize * widest_piece(plan))
     # tiles of the pieces in flight and tiles loaded ahead; at most the tiles of a part
     tiles = 1
     if rows.columns > 0:
@@ -302,7 +313,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
             q0 += width
     # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
     in_turn = all(map(reads_out, settings.recipes))
-    pieces = []
+    pieces, stores = [], _stores(spans, store_bytes(plan) // epilogue.y_itemsize)
     for place, (i, q0, qn) in enumerate(spans):
         recipe = settings.recipes[max(0, place - len(settings.start)) % len(settings.recipes)]
         if place < len(settings.start):
@@ -320,9 +331,25 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
                 vector_reads=in_turn and place % 2 == 0,
                 # after the last sums no other work waits for Vector
                 vector_joins=place == len(spans) - 1,
+                stored=stores[i, q0],
             )
         )
     return pieces
+
+
+def _stores(spans: Sequence[tuple[int, int, int]], most: int) -> dict[tuple[int, int], tuple[int, int]]:
+    """(tile, first column) of each piece -> (first, how many) of the columns that are stored with it: neighbours of up
+    to `most` columns; the last tile's pieces alone, so that the last store is short."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for i, own in itertools.groupby(spans, lambda span: span[0]):
+        together: list[tuple[int, int]] = []
+        for _, q0, qn in own:
+            begin = together[0][0] if together else q0
+            if q0 + qn - begin > most or i == spans[-1][0]:
+                together, begin = [], q0
+            together.append((q0, qn))
+            found |= {(i, first): (begin, q0 + qn - begin) for first, _ in together}
+    return found
 
 
 def staged_bytes(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:

@@ -290,6 +290,21 @@ def test_tiles_whose_last_sums_are_on_their_way_are_counted_with_those_ahead(alg
     assert trace(problem, algorithm).sbuf_peak_bytes <= 212_728
 
 
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("piece", "stored"), [(600, [1500, 590, 590, 320]), (500, [256, 384, 512, 348, 393, 393, 394, 320])]
+)
+def test_pieces_beyond_a_bank_are_stored_by_the_tile(piece, stored):
+    """Where the second piece is done before the first, too; the last tile's pieces are stored alone."""
+    problem = Row("three pieces", 1, 512, 1500, 4, 1, (3, 0)).problem("bf16")
+    recipes = (2, 1, 1, 0), (4, 0, 0, 0)
+    config = ("shard", "channels"), ("recipes", recipes), ("start", ()), ("end", ()), ("piece", piece)
+    check(problem, PLAIN, 6, whole=True, algorithm="mixed", config=config)
+    written = [one.writes[0] for one in trace(problem, "mixed", config=config).instructions if one.writes]
+    columns = [region.num_elems // 128 for region in written if not region.info.on_chip]
+    assert sorted(columns[: len(columns) // 2]) == sorted(stored)
+
+
 SHORT32, STRIDE2 = SHORT.problem("fp32"), row_of(BANDED, "stride 2").problem("bf16")
 FOUR_LAGS, ODD = DOT[0].problem("bf16"), UPDATE[1].problem("bf16")
 MOST = Row("most columns", 1, 2, 300 + 64, 300).problem("bf16")

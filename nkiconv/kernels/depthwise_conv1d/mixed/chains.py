@@ -9,13 +9,18 @@ from ....schedules.recipes import needs_finish, vector_steps
 from ....schedules.tiles import BANK_COLUMNS
 from ..._epilogue import evacuate
 from ..._warm import accumulator
-from .dma import store_y, tap_view
+from .dma import Store, store_y, tap_view
 
 
 def result(run, piece, step):
-    """[rows, qn] in SBUF for the result of a step: of y's dtype if it is the last step, else fp32."""
-    dtype = nl.float32 if step < piece.last else run.tensors.y.dtype
-    return nl.ndarray((run.tiles[piece.tile].rows, piece.qn), dtype=dtype, buffer=nl.sbuf)
+    """[rows, qn] in SBUF for the result of a step: fp32, or of the last step a part of y's columns that are stored
+    together."""
+    rows, (q0, qn), stores = run.tiles[piece.tile].rows, piece.stored, run.held[piece.tile].stores
+    if step < piece.last:
+        return nl.ndarray((rows, piece.qn), dtype=nl.float32, buffer=nl.sbuf)
+    if q0 not in stores:
+        stores[q0] = Store(nl.ndarray((rows, qn), dtype=run.tensors.y.dtype, buffer=nl.sbuf), qn)
+    return stores[q0].y_sbuf[0:rows, piece.q0 - q0 : piece.q0 - q0 + piece.qn]
 
 
 def run_step(run, place, step):
@@ -41,7 +46,7 @@ def run_step(run, place, step):
     else:
         chains[0] = complete(run, piece, step, chains[0])
     if step == piece.last:
-        store_y(run, piece, chains[0])
+        store_y(run, piece)
 
 
 def sum_on_tensor(run, piece):

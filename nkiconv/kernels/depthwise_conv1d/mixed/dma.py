@@ -6,6 +6,8 @@ tiles but the first, as channels p * T + t of neighbouring tiles are neighbours 
 lhs_dilation takes a second step, a strided copy on chip that opens the gaps.
 """
 
+from dataclasses import dataclass
+
 from ...._nki import nisa, nl
 from ....schedules.rows import channel_runs, channels_of, held_by_all, positions_of, regions_of, run_length
 from ....schedules.tiles import div_ceil
@@ -124,11 +126,22 @@ def tap_view(run, i, s, q0, qn):
     return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
-def store_y(run, piece, y_sbuf):
-    """Store the columns of a piece."""
-    tile = run.tiles[piece.tile]
-    firsts = [q0 + piece.q0 for _, q0 in tile.groups]
-    move_groups(run, y_sbuf, run.tensors.y, tile, firsts, (0, piece.qn), tile.end_q, is_store=True)
+@dataclass
+class Store:
+    """Columns of y that one DMA stores, [rows, columns] in SBUF, and how many of them are still missing."""
+
+    y_sbuf: object
+    missing: int
+
+
+def store_y(run, piece):
+    """Store the columns that a piece completes."""
+    tile, (first, count) = run.tiles[piece.tile], piece.stored
+    store = run.held[piece.tile].stores[first]
+    store.missing -= piece.qn
+    if store.missing == 0:
+        firsts = [q0 + first for _, q0 in tile.groups]
+        move_groups(run, store.y_sbuf, run.tensors.y, tile, firsts, (0, count), tile.end_q, is_store=True)
 
 
 def load_mixed_residual(run, tile):

@@ -76,6 +76,8 @@ class HeldTile:
     gates: list = field(default_factory=list)
     #: [rows, taps on Tensor, rows] stationaries
     diagonals: object = None
+    #: Store of y by its first column
+    stores: dict = field(default_factory=dict)
 
 
 @dataclass
