@@ -10,8 +10,10 @@ from volumes import volume
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
+from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
+from nkiconv.planner.timing import trace
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import long_kernels, volume_rows
 from nkiconv.simulator.iterations import num_compiled
@@ -131,6 +133,23 @@ def test_volumes_whose_loops_once_went_wrong(algorithm, shape, segments, change)
     change(volume_rows, "fewest_tiles", lambda geometry: segments)
     more = {"x_bytes": 256, "planes": "channels"} if algorithm == GEMM else {}
     check_exact(volume(shape), config=config_of(algorithm, **more, loop=1))
+
+
+#: x of its output tiles does not fit SBUF together.
+TALL = ConvProblem(N=1, C=2, H=700, W=640, K=3, R=3, S=3, padding=ONE[1:])
+
+
+@pytest.mark.parametrize("loop", [0, 1])
+def test_x_that_does_not_fit_rotates(loop):
+    """Loads that wait for a buffer keep their order; of loads that wait for room later ones would overtake others."""
+    settings = {"x_bytes": 8192, "loop": loop}
+    schedule, _ = planned(TALL, GEMM, tuple(settings.items()))
+    check_exact(TALL, config=config_of(GEMM, **settings))
+    traced = trace(Request(problem=TALL), Candidate(GEMM, tuple(settings.items())), Rates())
+    loads = [one.writes[0].info for one in traced.execution.programs[0].instructions if one.op == "dma_copy"]
+    shape = (1, schedule.items[1].out_tile.hn, TALL.W)
+    assert 0 < len({info.id for info in loads if info.shape[1:] == shape}) <= schedule.x_buffers
+    assert schedule.x_buffers < len(schedule.items) // 4
 
 
 #: Kernels of many instructions, and of few, and whether the host and a bare kernel have a loop; the number of rotations
