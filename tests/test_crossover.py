@@ -67,7 +67,7 @@ def test_points_are_the_planners():
         assert point.plan == answer(SMALL.request(point.value))
         assert point.plan.problem.S == point.value
         assert point.runner_up.algorithm != point.plan.algorithm
-        assert point.times(point.runner_up) >= 1 or point.runner_up.us >= point.plan.phase0_us
+        assert point.times(point.runner_up) >= 1 or point.runner_up.us >= point.plan.alternatives[0].us
 
 
 @pytest.mark.parametrize("last", [1, 6, 15])

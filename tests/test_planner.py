@@ -64,34 +64,37 @@ def test_a_plan_says_what_a_profile_says():
 def test_the_plan_is_the_fastest_of_its_alternatives(name):
     found = planned(cases.get(name).problem)
     first = found.alternatives[0]
-    assert (first.algorithm, first.config, first.us) == (found.algorithm, found.config, found.phase0_us)
-    assert found.phase0_us <= min(one.us for one in found.alternatives if not one.at_least) * search.NEAR_PHASE0
+    assert (first.algorithm, first.config) == (found.algorithm, found.config)
+    assert first.us <= min(one.us for one in found.alternatives if not one.at_least) * search.NEAR
     assert {one.algorithm for one in (*found.alternatives, *found.rejected)} == set(ALGORITHMS)
 
 
-def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():
+def test_the_plan_has_the_least_mean_of_those_close_by_two_phases():
     problem = cases.get("short").problem
     found = planned(problem)
     kernel = nkiconv.depthwise_conv1d_implicit_gemm[2]
     x, w = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
     means = {}
     for one in found.alternatives[:3]:
-        if one.us <= found.phase0_us * search.NEAR_PHASE0 and not one.at_least:
-            means[one.config] = nkiconv.profile(kernel)(x, w, algorithm=one.algorithm, config=one.config).modelled_us
+        if one.us <= found.alternatives[0].us * search.NEAR and not one.at_least:
+            told = nkiconv.profile(kernel)(x, w, algorithm=one.algorithm, config=one.config)
+            assert one.us == pytest.approx((told.phases.phase0_us + told.phases.at_us.get(0.5, one.us)) / 2)
+            means[one.config] = told.modelled_us
     assert len(means) > 1
     assert found.modelled_us == pytest.approx(means[found.config])
     assert found.modelled_us <= min(means.values()) / 0.998
 
 
 def test_settings_that_change_nothing_take_no_places_where_means_are_compared():
-    """Five numbers of buffers give the schedule that is the fastest at phase 0, before one of the least mean."""
-    problem = ConvProblem(N=2, C=96, K=96, W=60, S=16, groups=2, padding=((0, 0), (8, 8)))
+    """Five numbers of buffers give the schedule that is the fastest by two phases, before one of the least mean."""
+    problem = ConvProblem(N=2, C=32, K=32, W=256, S=16, groups=2, padding=((0, 0), (8, 8)))
     found = fresh(problem, robust="off")
-    near = [one for one in found.alternatives if one.us <= found.phase0_us * search.NEAR_PHASE0 and not one.at_least]
-    assert min(near, key=lambda one: one.us).algorithm == "weight_stationary" != found.algorithm
+    near = [one for one in found.alternatives if one.us <= found.alternatives[0].us * search.NEAR and not one.at_least]
+    differ = {(one.us, one.instructions): one for one in sorted(near, key=lambda one: one.us)}
+    assert next(iter(differ.values())).config != found.config
     kernel = nkiconv.profile(nkiconv.conv2d_implicit_gemm[2])
     x, w = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
-    for one in near[: search.MEANS]:
+    for one in list(differ.values())[: search.MEANS]:
         told = kernel(x, w, **arguments(problem), algorithm=one.algorithm, config=one.config)
         assert found.modelled_us <= told.modelled_us / 0.998
 
@@ -246,7 +249,7 @@ def test_plans_of_filter_gradients_run(problem):
     assert nkiconv.Plan.from_json(found.to_json()) == found
     first = estimate(Request(problem=found.problem, asked=Asked(bias=True)), use_cache=False)
     us = {one.config: one.us for one in found.alternatives}
-    assert found.phase0_us <= us.get(first.config, found.phase0_us)
+    assert found.alternatives[0].us <= us.get(first.config, math.inf)
     assert 0 < found.roofline_fraction < 1
 
 

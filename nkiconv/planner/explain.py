@@ -23,7 +23,7 @@ BUT = "but "
 
 @dataclass(frozen=True)
 class Alternative:
-    """A timed algorithm with its settings. Times are modelled, in program order, at phase 0 of the throttle's grid."""
+    """A timed algorithm with its settings. Times are modelled, means over two phases (`Traced.us`)."""
 
     algorithm: str
     config: Config
@@ -47,8 +47,8 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Risk:
-    """An inferred constant that makes a plan slower at an end of its range: the value; the plan's modelled us there, at
-    phase 0; and the fastest timed candidate there, perhaps the plan itself, with its us there and as assumed."""
+    """An inferred constant that makes a plan slower at an end of its range: the value; the plan's modelled us there;
+    and the fastest timed candidate there, perhaps the plan itself, with its us there and as assumed."""
 
     constant: str
     value: float
@@ -132,7 +132,7 @@ def alternatives_text(alternatives: Sequence[Alternative], width: int) -> list[s
     """A table of alternatives, the fastest first, at most `width` characters wide if wrapped settings allow it."""
     first = {one.algorithm: one.config for one in reversed(alternatives)}
     rows = [_row(one, alternatives[0].us, first[one.algorithm]) for one in alternatives]
-    headings = "algorithm", "settings", "phase 0 us", "x best", "bound by", "instructions"
+    headings = "algorithm", "settings", "us, 2 phases", "x best", "bound by", "instructions"
     others = sum(max(map(len, column)) + 2 for i, column in enumerate(zip(headings, *rows, strict=True)) if i != 1)
     found = table(headings, rows, (2, 3, 5), max(SETTINGS_LEAST, min(SETTINGS_WIDTH, width - others)))
     if any(row[2].startswith("~") for row in rows):

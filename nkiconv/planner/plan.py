@@ -72,7 +72,7 @@ class Plan:
 
     `algorithm` and `config` are arguments of the function that `operation` names, as `depthwise_conv1d` or `conv2d`.
     `modelled_us`, the time in all tables, is the mean over `phases` phases of the Tensor Engine's throttle grid, as in
-    `Profile`; `worst_us` is the longest of them, and `phase0_us` (the grid starts with the kernel) ranks alternatives.
+    `Profile`; `worst_us` is the longest of them; at `phase0_us` the grid starts with the kernel.
     """
 
     problem: ConvProblem

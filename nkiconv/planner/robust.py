@@ -4,7 +4,7 @@ A candidate's regret under a changed constant is its time over that of the best 
 would have been faster. Its worst regret is the largest over the ends of all inferred constants at which it is slower.
 Its expected regret is its worst one with the probability `ODDS`, else its time over the fastest candidate's. Of the
 candidates within some per cent of the fastest, the robust plan has the least expected regret. Times are of the search's
-traces, at phase 0 of the throttle's grid: nothing is traced again.
+traces, which rise as at phase 0 of the throttle's grid: nothing is traced again.
 
 If the fastest candidate takes more than `RUINOUS` times as long at some ends, the search times the estimates under
 these constants, too; if its worst regret is above that, it looks for a hedge: from the candidate of least expected
@@ -113,7 +113,7 @@ class Regrets:
         if key not in self._known:
             self.spent += one.timing.instructions
             there = {**self.constants, end.constant: end.value}
-            self._known[key] = us_under(one.timing.timed, there, rises=True) / one.timing.us
+            self._known[key] = us_under(one.timing.timed, there, rises=True) / one.timing.timed.us
         return one.us * self._known[key]
 
     def rises(self, one: Trial, end: End, least: float = RISE) -> bool:

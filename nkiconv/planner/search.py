@@ -15,8 +15,8 @@ timed once, and counted as often as they are tried.
 4. The proof. Candidates that seem faster than all that were timed as a whole are timed as a whole, as many as fit the
    budget, and then the leader, at most `VERIFIED` times, regardless of `BUDGET`; the fastest is the plan. A kernel of
    more than `VERIFIED_INSTRUCTIONS` is timed as a whole only in a wide search: else its plan is marked extrapolated.
-5. The mean. Times so far are at phase 0 of the throttle's grid; of the few candidates close to the best, the plan is
-   that of the least mean over phases.
+5. The mean. Times so far are means over two phases of the throttle's grid; of the few candidates close to the best,
+   the plan is that of the least mean over all.
 6. Risks. The plan's time with inferred constants at the ends of their ranges; where it takes much longer, the
    estimates there and their refinement are tried as hedges. A slower candidate of less expected regret becomes the plan
    (`robust`).
@@ -69,8 +69,8 @@ BEAM, ROUNDS = 3, 4
 #: Most phases of the throttle's grid, as many as a profile tries; at least two, as in some the Tensor Engine may stay
 #: at half rate in a kernel of any length.
 PHASES, PHASES_LEAST = 8, 2
-#: Trials whose means over the phases are compared, and their largest ratio to the fastest at phase 0.
-MEANS, NEAR_PHASE0 = 4, 1.04
+#: Trials whose means over all phases are compared, and their largest ratio to the fastest.
+MEANS, NEAR = 4, 1.04
 #: Fastest candidates in a plan's alternatives.
 ALTERNATIVES = 24
 
@@ -315,10 +315,10 @@ class _Search:
         return known is None or not known.is_whole or known.us > first.us * CLOSE
 
     def _least_mean(self, trials: list[Trial]) -> tuple[Trial, Phases]:
-        """The trial of the least mean over the throttle's phases, a plan's time, and its phases: among the first few
-        that are close at phase 0 and the estimate, so that no plan is slower than it."""
+        """The trial of the least mean over all the throttle's phases, a plan's time, and its phases: among the first
+        few that are close and the estimate, so that no plan is slower than it."""
         alike = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
-        close = [one for one in _distinct(alike) if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
+        close = [one for one in _distinct(alike) if one.us <= trials[0].us * NEAR][:MEANS]
         close += [one for one in alike if one.key == self.default_key and one not in close]
         each = max(close[0].instructions, close[0].traced)
         most = PHASES if self.wide else max(PHASES_LEAST, PHASE_INSTRUCTIONS // each)
@@ -339,7 +339,7 @@ class _Search:
         """The plan, from the fastest trial. regrets: of these trials; None for a plan without risks."""
         request, problem = self.request, self.request.problem
         best, found = self._least_mean(trials)
-        fastest_us, regret, risk = found.mean_us * (best.us / found.phase0_us), 1.0, ""
+        fastest_us, regret, risk = found.mean_us * best.scale, 1.0, ""
         risks = tuple[Risk, ...]()
         if regrets is not None:
             if best is not regrets.best:
@@ -353,7 +353,6 @@ class _Search:
         timing = best.timing
         assert timing is not None
         (flops, dtype), moved = array_work(problem, request.asked), least_bytes(problem, request.asked)
-        share = best.us / found.phase0_us  # an extrapolated time scales as the reduced one; else 1
         return Plan(
             problem=problem,
             operation=self.field.operation.name,
@@ -362,9 +361,9 @@ class _Search:
             constants=dict(request.constants),
             algorithm=best.candidate.algorithm,
             config=self.times.completed(best.candidate),
-            modelled_us=found.mean_us * share,
-            phase0_us=best.us,
-            worst_us=found.worst_us * share,
+            modelled_us=found.mean_us * best.scale,
+            phase0_us=found.phase0_us * best.scale,
+            worst_us=found.worst_us * best.scale,
             phases=len(found.at_us),
             copy_floor_us=self.times.copy_floor_us,
             roofline_us=roofline(moved, flops, canonical(dtype) or "", request.lnc, self.times.rates).us,
@@ -394,7 +393,7 @@ class _Search:
         for one in regrets.better(regrets.rivals, most) if self.percent > OFF else ():
             assert one.timing is not None
             own = phases(one.timing.timed, len(found.at_us))
-            slower = own.mean_us / own.phase0_us * one.us / (found.mean_us / found.phase0_us * fastest.us)
+            slower = own.mean_us * one.scale / (found.mean_us * fastest.scale)
             if slower <= 1 + self.percent / 100 and expected(slower, regrets.worst(one)) < regrets.most:
                 return one, own
         return fastest, found

@@ -38,7 +38,7 @@ ESTIMATE_INSTRUCTIONS = 40_000, 16_000
 
 @dataclass(frozen=True)
 class Trial:
-    """The known time of a candidate, at phase 0, in us."""
+    """The known time of a candidate, the mean over a few phases (`Traced.us`), in us."""
 
     candidate: Candidate
     us: float
@@ -62,6 +62,12 @@ class Trial:
     def traced(self) -> int:
         """Instructions of timing it again, or a neighbour."""
         return self.timing.instructions if self.timing else 0
+
+    @property
+    def scale(self) -> float:
+        """Ratio of an extrapolated time to that of the part; 1 of the whole."""
+        assert self.timing is not None
+        return self.us / self.timing.us
 
     def alternative(self, config: Config) -> Alternative:
         """The trial as an Alternative of a plan; config: all its settings."""

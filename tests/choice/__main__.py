@@ -4,8 +4,9 @@
     python tests/choice --times     how long estimates of named and of very big problems take, nothing else
     python tests/choice --clock     how near the clock of estimates is to the timeline of both cores, nothing else
 
-Each problem is modelled whole, on two cores at phase 0, as cost models have it run and as `nkiconv.plan` would. Those
-whose kernel has more than --most instructions either way are left out, and counted. Nothing here ran on hardware.
+Each problem is modelled whole, on two cores, the mean over the throttle's phases, as the estimate has it run and as
+`nkiconv.plan` would. Those whose kernel has more than --most instructions either way are left out, and counted. Nothing
+here ran on hardware.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from nkiconv import ConvProblem, cases
 from nkiconv.planner.estimate import chosen, estimate
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
+from nkiconv.planner.timing import phases
 from nkiconv.simulator.errors import NkiError, TraceLimitError
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
@@ -76,7 +78,8 @@ def found_of(problem: ConvProblem, most: int) -> Found | str:
     plan = nkiconv.plan(problem, use_cache=False)
     if not plan.whole:
         return "the plan is too long"
-    return Found(problem, algorithm, in_time(execution, rates).us, plan.algorithm, plan.phase0_us, choosing_ms)
+    own_us = phases(in_time(execution, rates), plan.phases).mean_us
+    return Found(problem, algorithm, own_us, plan.algorithm, plan.modelled_us, choosing_ms)
 
 
 def summary(found: Sequence[Found]) -> str:

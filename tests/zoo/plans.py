@@ -112,7 +112,7 @@ def holds(plan: Shipped) -> bool:
         return True
     except NkiError:
         return False
-    return abs(traced.us - plan.us) <= ALIKE * plan.us
+    return abs(traced.timed.us - plan.us) <= ALIKE * plan.us
 
 
 def hedge(plan: Shipped) -> tuple[Shipped, Row]:

@@ -106,7 +106,7 @@ def convolved(problem: ConvProblem, what: str, **asked: Any) -> Launch:
     if found.extrapolated_from is None:
         return Launch(what, found.modelled_us)
     request, rates = Request(problem=problem, lnc=LNC, asked=found.asked, operation=found.operation), Rates({})
-    return Launch(what, trace(request, Candidate(found.algorithm, found.config), rates).us)
+    return Launch(what, trace(request, Candidate(found.algorithm, found.config), rates).timed.us)
 
 
 def launched(what: str, kernel: Any, *args: Any, **kwargs: Any) -> Launch:

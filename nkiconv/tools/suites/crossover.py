@@ -121,8 +121,8 @@ class Point:
         return min(others, key=lambda one: one.us, default=None)
 
     def times(self, other: Alternative) -> float:
-        """An alternative's time over the plan's, both at phase 0 of the throttle's grid, which ranks them."""
-        return other.us / self.plan.phase0_us
+        """An alternative's time over the plan's, as they are ranked."""
+        return other.us / self.plan.alternatives[0].us
 
     def refusal(self, algorithm: str) -> str:
         """Why an algorithm does not run here; "" where it does, or was not asked for."""
