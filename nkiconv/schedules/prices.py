@@ -40,7 +40,7 @@ class Busy:
     def others(self, moved: float = 0.0) -> tuple[float, ...]:
         """ns of DMA, less `moved`, and of the other engines but the Tensor Engine."""
         read = max(self.read, (self.read + self.scalar + self.vector) / 2)
-        return max(0.0, self.moved_ns - moved), read, self.scalar, self.vector, self.gpsimd
+        return max(0.0, self.moved_ns - moved), read, self.scalar, self.vector, self.gpsimd, self.issued
 
     @property
     def moved_ns(self) -> float:
@@ -103,6 +103,15 @@ def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:
     """ns of engines that overlap, each busy so long: the busiest, plus a share of the others for orders in which they
     wait for each other; it ranks settings with equally busy busiest engines."""
     return max(busy) + exposed * (sum(busy) - max(busy))
+
+
+def total_ns(target: Target, begin_ns: float, busy: Busy, end_ns: float, exposed: float = EXPOSED) -> float:
+    """ns from the first DMA to the last: of first loads until the first sums, of the busiest engine, of the end after
+    the last sums. DMA runs from the first load on."""
+    share = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # 0 ns: all outputs read padding alone
+    array_ns = array_end_ns(target, begin_ns, busy.tensor, share) - begin_ns
+    moved_ns, *others = busy.others(begin_ns - target.first_packet_ns)
+    return begin_ns + overlapped_ns(array_ns, moved_ns, *others, exposed=exposed) + end_ns
 
 
 def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:

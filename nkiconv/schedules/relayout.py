@@ -289,7 +289,7 @@ def copy_ns(target: Target, part: Transposed) -> float:
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)
         read_ns = mine / run * target.run_ns(run * part.item) / engines
-        element_ns = target.vector_16bit_ns if part.item == 2 else target.vector_ns
+        element_ns = target.copy_ns(part.item)
         read_ns = max(read_ns, A * B * div_ceil(N * H, PARTS * P_MAX) * element_ns)
     run = B * (A if part.is_sorted and part.target[0] == B else 1)  # DMA leaves each of a on a separate partition
     written_ns = mine / run * target.run_ns(run * part.item) / engines

@@ -19,7 +19,7 @@ from .cuts import window_of
 from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import array_end_ns, dma_ns, first_load_ns, last_store_ns, matmul_ns, planes_met, read_ns, transpose_ns
+from .prices import array_end_ns, dma_ns, matmul_ns, planes_met, round_trip_ns, transpose_ns
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
@@ -33,7 +33,7 @@ from .weight_stationary import (
     PhasesSettings,
     unsupported_phases,
 )
-from .weight_stationary_bound import Bound, filters_moved_ns
+from .weight_stationary_bound import Bound
 
 #: Settings of an output tile's size only: candidates that differ in no other have the same sums.
 TILE_BYTES = ("x_bytes", "y_bytes")
@@ -108,9 +108,7 @@ def candidates(
 
 def completed(bound: Bound, settings: Settings, given: dict[str, Any]) -> Any:
     """Settings with warm-up matmuls for the time that the Tensor Engine waits, and the blocks of K packing."""
-    early, late = bound.warm_ups()
-    values = {"warmup": early + late, **given}
-    values["late_warmup"] = given.get("late_warmup", max(0, values["warmup"] - early))
+    values = {"warmup": bound.warm_up, "late_warmup": 0, **given}
     if bound.stack is not None:
         values = {"blocks": bound.stack.blocks, **values}
     names = declarations(type(settings))
@@ -139,48 +137,32 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
 
 
 def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, str], float]:
-    """The lower bound in ns of sizes and `filters`, as a function: sums, their evacuation, x and filters."""
+    """The lower bound in ns of sizes and `filters`, as a function: sums with transposes of filters, or loads of x."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
-    first_ns, last_ns = first_load_ns(target), last_store_ns(target)
+    ends_ns = round_trip_ns(target)
 
     @cache
-    def sums(U: int, V: int) -> tuple[int, float, float]:
-        """(M tiles; ns of a tap's sums of an M tile; ns with the evacuation of all)."""
+    def array_ns(U: int, V: int, G: int, way: str) -> float:
+        """ns of a tap's sums and filters, of all M tiles."""
         m_tiles, each = div_ceil(geometry.K, P_MAX // U), div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
-        evacuated_ns = read_ns(target, options, 0, m_tiles * V * each)
-        return m_tiles, V * met * matmul_ns(target, geometry, each), first_ns + evacuated_ns + last_ns
-
-    @cache
-    def filters(U: int, way: str, fits: bool) -> tuple[float, float]:
-        """(ns of a filter's transposes, ns until an M tile's filters are loaded)."""
-        m_tiles, slots = div_ceil(geometry.K, P_MAX // U), U if way == "apart" else 1
-        moved_ns = filters_moved_ns(target, geometry, geometry.K // m_tiles, U, way == "straight", fits)
-        return slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots), first_ns + moved_ns
+        slots, count = U if way == "apart" else 1, taps * len(phases_of(rows.stride, V, G))
+        filters_ns = count * slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots)
+        return m_tiles * (V * met * matmul_ns(target, geometry, each) + filters_ns)
 
     @cache
     def loaded_ns(parts: int, G: int) -> float:
-        """ns with the DMA of x in blocks of G rows on so many partitions."""
+        """ns of DMA of x in blocks of G rows on so many partitions."""
         lines = div_ceil(rows.size, G)
         whole = G == 1 and geometry.x_strides[2] == columns.size
         run = columns.size * (lines if whole else 1) if geometry.x_strides[3] == 1 else 1
-        moved_ns = dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
-        return first_ns + moved_ns + last_ns
-
-    @cache
-    def phases(V: int, G: int) -> tuple[int, int]:
-        """(phases of filters, most rows of zeros before them)."""
-        every = phases_of(rows.stride, V, G)
-        return taps * len(every), max(every)
+        return dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
 
     def found(sizes: Sizes, way: str) -> float:
         B, D, U, V, G = sizes
-        (count, front), (m_tiles, sums_ns, evacuated_ns) = phases(V, G), sums(U, V)
-        window = taps_of_window(rows, B, U, V, front)
-        transposed_ns, moved_ns = filters(U, way, U == 1 and front == 0 and window * B == rows.taps)
-        array_ns = m_tiles * window * div_ceil(columns.taps, D) * (sums_ns + count * transposed_ns)
-        array_ns = array_end_ns(target, moved_ns, array_ns) + last_ns
-        return max(array_ns, evacuated_ns, loaded_ns(B * D * geometry.C, G))
+        window = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G)))
+        products_ns = window * div_ceil(columns.taps, D) * array_ns(U, V, G, way)
+        return ends_ns + max(array_end_ns(target, 0.0, products_ns), loaded_ns(B * D * geometry.C, G))
 
     return found
 

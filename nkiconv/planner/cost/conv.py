@@ -145,7 +145,7 @@ def _planes_ns(folded: Shape, settings: dict[str, Any]) -> float:
         return float(pieces_ns)
     elements = min(geometry.C, PARTITIONS) * num_taps(geometry)
     runs_ns = geometry.depth.taps * target.vector_fixed_ns
-    each_ns = runs_ns + elements * (target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns)
+    each_ns = runs_ns + elements * target.copy_ns(geometry.itemsize)
     return float(pieces_ns + div_ceil(geometry.C, PARTITIONS) * each_ns / PARTS)
 
 

@@ -111,6 +111,10 @@ class Target:
             return count * self.run_ns(itemsize)
         return self.run_ns(count * itemsize)
 
+    def copy_ns(self, itemsize: int) -> float:
+        """Vector's ns for an element of a copy of so many bytes."""
+        return self.vector_16bit_ns if itemsize == 2 else self.vector_ns
+
     def hbm_ns(self, num_bytes: float, run_bytes: float) -> float:
         """One core's HBM traffic in runs of so many bytes while both cores are at work."""
         return num_bytes * (self.hbm_long_byte_ns + self.hbm_element_ns / max(run_bytes, self.hbm_run_bytes))
