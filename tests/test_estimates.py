@@ -79,6 +79,18 @@ def test_settings_that_the_kernel_refuses_for_the_whole_are_not_taken(monkeypatc
     assert not operation.kernel_reason(found.algorithm, operation.shape(request, Rates()), found.config)
 
 
+def test_given_sizes_of_k_packing_have_their_own_bound():
+    """A video's order of sums gives them: the best filters for them are those of the free choice."""
+    size = {"N": 4, "C": 8, "D": 10, "H": 43, "W": 73, "K": 3, "T": 2, "R": 7, "S": 7, "stride": (1, 2, 2)}
+    request = Request(problem=ConvProblem(padding=((1, 0), (3, 3), (3, 3)), **size))
+    operation = operation_for(request)
+    shape, stacked = operation.shape(request, Rates()), operation.known["stacked"]
+    free = stacked.guess(shape, None)
+    sizes = tuple(pair for pair in free.config if pair[0] in ("rows", "shifts", "outputs", "beside", "apart"))
+    assert dict(free.config)["filters"] == "straight"
+    assert stacked.guess(shape, sizes) == free
+
+
 @pytest.mark.parametrize("operation", random_problems.OF)
 def test_parts(monkeypatch, operation):
     """A part has no more of anything, the same filter and the same epilogue; settings for it run the whole."""

@@ -35,9 +35,9 @@ from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments,
 
 #: Least output channels of a block of a packed filter: with fewer, its runs are too short.
 LEAST_BLOCK = 16
-#: Planes of y of the chunks of a video whose choice all others follow: of one latent frame of video VAEs, and of
-#: several.
-STREAM_PLANES = (4, 16)
+#: Planes of y of the chunks of a video whose choice all others follow: of several latent frames of video VAEs, whose
+#: candidates are compared, and of one.
+STREAM_PLANES = (16, 4)
 
 
 class Conv(Operation):

@@ -177,29 +177,23 @@ class Operation(ABC):
     def stream_choice(self, shape: Shape) -> Choice | None:
         """The algorithm and settings of the first chunk of a video; None if it is no video.
 
-        It is the best for each chunk; if that differs between chunks, the best for all together among the choices that
-        are near the least for any.
+        It is the best for all chunks together among the choices that are near the least for the first.
         """
-        return shape.once(("stream", None), lambda: self._stream_choice(shape.chunks) if shape.chunks else None)
+        return shape.once(("stream", None), lambda: self._stream_choice(*shape.chunks) if shape.chunks else None)
 
-    def _stream_choice(self, chunks: Sequence[Shape]) -> Choice | None:
-        near, names = list[list[tuple[str, Guess]]](), self.algorithms
-        for one in chunks:  # a longer chunk decides between algorithms near the least for the first
-            near.append(self.near_least(one, names))
-            names = tuple(dict.fromkeys(name for name, _ in near[-1])) or names
-        best = [min(found, key=lambda one: one[1].ns) for found in near if found]
-        if not best:
-            return None
-        if len({(name, self._ordered(name, guess.config)) for name, guess in best}) == 1:
-            return best[0][0], best[0][1].config
+    def _stream_choice(self, first: Shape, *others: Shape) -> Choice | None:
+        orders: dict[Choice, Guess] = {}
+        for name, guess in sorted(self.near_least(first, self.algorithms), key=lambda one: one[1].ns):
+            orders.setdefault((name, self._ordered(name, guess.config)), guess)
 
         def product_ns(order: Choice) -> float:
-            guesses = [self.known[order[0]].guess(one, order[1]) for one in chunks]
+            guesses = [orders[order], *(self.known[order[0]].guess(one, order[1]) for one in others)]
             return math.prod(math.inf if one is None else one.ns for one in guesses)
 
-        orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
-        name, order = min(sorted(orders, key=repr), key=product_ns)
-        return name, self.known[name].complete(chunks[0], order)
+        if not orders:
+            return None
+        best = min(orders, key=product_ns) if len(orders) > 1 else next(iter(orders))
+        return best[0], orders[best].config
 
     def stream_order(self, algorithm: str, shape: Shape) -> Config:
         """The settings of an algorithm that all chunks of a video share; () if it is no video."""

@@ -48,6 +48,7 @@ class Trial:
     extrapolated_from: int | None = None
     at_least: bool = False
     part: str = ""  # the part that it is extrapolated from, as in "64 of 512 images"
+    least_us: float = 0.0  # of an extrapolated time: the work of the busiest engine, and of a copy
 
     @property
     def key(self) -> tuple[str, Config]:
@@ -212,13 +213,13 @@ class Timekeeper:
         part = f"{more} of {all_units} {reduction.name}, as the whole has more than {self.most[0]:,} instructions"
         instructions = round(line(half.compiled, full.compiled))
         effort = times * full.instructions * all_units / more
-        least_us = line(half.least_us, full.least_us)
+        least_us = max(line(half.least_us, full.least_us), self.copy_floor_us)
         if least_us > self.best_us * CLOSE:
             return Trial(candidate, least_us, instructions, None, effort, more, True, part)
         off_by = self._off_by.get(candidate.algorithm, 1.0)
-        us = max(full.us, line(half.us, full.us) * off_by, self.copy_floor_us)
+        us = max(full.us, line(half.us, full.us) * off_by, least_us)
         self.best_us = min(self.best_us, us)
-        return Trial(candidate, us, instructions, full, effort, more, part=part)
+        return Trial(candidate, us, instructions, full, effort, more, part=part, least_us=least_us)
 
     def whole(self, candidate: Candidate, most: int | None = None) -> Trial | None:
         """The trial of the whole problem, or its bound if that is above the best; None if the kernel does not run it.
@@ -308,7 +309,7 @@ class Timekeeper:
             self._off_by[algorithm] = share
             for key, other in self.found.items():
                 if other.candidate.algorithm == algorithm and not other.is_whole and not other.at_least:
-                    self.found[key] = dataclasses.replace(other, us=max(other.us * share, self.copy_floor_us))
+                    self.found[key] = dataclasses.replace(other, us=max(other.us * share, other.least_us))
         return whole
 
     def completed(self, candidate: Candidate) -> Config:

@@ -126,7 +126,8 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
         return
     B, least = given.get("rows", 0), stacked_least(target, geometry, options)
     bounds: list[tuple[float, int, Sizes, str]] = []
-    for one in [(B, 1, 1, 1, B)] if B else sizes_tried(geometry):
+    fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B), strict=True))
+    for one in [fixed] if B else sizes_tried(geometry):
         ways = values_of(
             given, "filters", stacked.ways_of(geometry, given.get("rows", one[0]), given.get("outputs", one[2]))
         )
