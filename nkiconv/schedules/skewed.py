@@ -110,9 +110,20 @@ class SkewedSchedule:
         return self.stacks * self.beside
 
     @property
-    def reach(self) -> int:
-        """Columns from the first tap of a chunk to the last."""
-        return (self.taps - 1) * self.spread + 1
+    def quarters(self) -> int:
+        """Parts of a part's positions that evacuations of its sums align."""
+        return min(self.stacks, self.part) if self.folds > 1 else 1
+
+    @property
+    def quarter(self) -> int:
+        """Positions of such a part."""
+        return self.part // self.quarters
+
+    @property
+    def quarter_columns(self) -> int:
+        """Columns of such a part."""
+        far = (self.taps - 1) * self.spread
+        return far + (self.part_columns - 1 - far) // max(1, self.part - 1) * (self.quarter - 1) + 1
 
     @property
     def bytes(self) -> int:
@@ -122,7 +133,7 @@ class SkewedSchedule:
     @property
     def result_bytes(self) -> int:
         """Bytes a partition of products, aligned products, sums and accumulators, of two batches."""
-        return 8 * self.chunks * (self.columns + self.reach + 2 * self.taps)
+        return 8 * self.chunks * (self.columns + self.part_columns + 2 * self.taps)
 
 
 @once_a_config
@@ -284,16 +295,18 @@ def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
     """A lower bound of a core's ns: the first batch's loads, then groups one after the other, each as long as its
-    products, or as its DMA: runs of units of x and gy, products to HBM and, aligned, back."""
+    matmuls, of products and of their fp32 sums, or as its loads, runs of units of x and gy; a round trip of DMA."""
     item, gy = geometry.itemsize, plan.beside // plan.channels
     passes, column_ns = 1.0, target.tensor_column_ns
+    sums_ns = target.tensor_column_fp32_ns / target.matmul_passes_fp32
     if item == SUM_BYTES:
-        passes, column_ns = target.matmul_passes_fp32, target.tensor_column_fp32_ns / target.matmul_passes_fp32
+        passes, column_ns = target.matmul_passes_fp32, sums_ns
     streamed = max(plan.columns, target.matmul_columns_min)
-    array_ns = plan.chunks * plan.tiles * plan.passes * passes * (streamed * column_ns + target.matmul_ns)
+    array_ns = plan.tiles * plan.passes * passes * (streamed * column_ns + target.matmul_ns)
+    folded = plan.part_columns if plan.folds > 1 else 0
+    array_ns += target.onezero_passes_fp32 * sums_ns * (folded + plan.quarter * plan.taps / plan.stacks)
     lines, window = plan.tiles * plan.channels * plan.units * plan.images, min(plan.window, geometry.W)
     load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
-    num_bytes = plan.beside * plan.part * plan.chunks * (plan.part_columns + plan.reach) * SUM_BYTES
-    each_ns = max(array_ns, load_ns + num_bytes * target.hbm_long_byte_ns)
+    each_ns = max(plan.chunks * array_ns, load_ns)
     work_ns = plan.groups * (load_ns + TOGETHER * div_ceil(len(plan.batches), PARTS) * each_ns)
-    return float(2 * round_trip_ns(target) + work_ns)  # products are stored to HBM and loaded
+    return float(round_trip_ns(target) + work_ns)

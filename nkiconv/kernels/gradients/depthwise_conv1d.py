@@ -29,7 +29,7 @@ from ..conv.relayout import meet, rows_copy
 from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
 from ..depthwise_conv1d.geometry import read_geometry
 from ..depthwise_conv1d.tensors import tensors_of
-from .skewed.kernel import skewed
+from .skewed import skewed
 
 
 @dataclass

@@ -20,8 +20,8 @@ from .._masks import constant, keep_between, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
-from .loads import Piece, as_stored, clear_sides, clear_x, clear_y, is_channels_last, load_x, load_y, with_last
-from .loop import Feed, new_blocks
+from .loads import Feed, Piece, as_stored, clear_sides, clear_x, clear_y, is_channels_last, load_x, load_y, with_last
+from .loop import new_blocks
 from .sums import own_part, run_parts, start_ones, with_other_half
 
 

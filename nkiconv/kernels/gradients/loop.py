@@ -14,7 +14,7 @@ from ...schedules.tiles import PSUM_BANKS, div_ceil, filled
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
-from .loads import Piece, as_stored, clear_x, clear_y, is_channels_last, load_lines, load_x, load_y, tile_of
+from .loads import Feed, Piece, as_stored, clear_x, clear_y, is_channels_last, load_lines, load_x, load_y, tile_of
 from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
 
@@ -28,24 +28,6 @@ class Blocks(nl.NKIObject):
     x: list
     y: object
     strip: int = -1
-
-
-class Feed:
-    """Tiles in the order of their use, and a circular buffer for them; load(feed, index) starts the loads of a tile;
-    loaded: the number of tiles whose loads have started."""
-
-    def __init__(self, tiles, buffers, load):
-        self.tiles, self.buffers, self.load, self.loaded = tiles, buffers, load, 0
-
-    def of(self, index):
-        """The buffer of a tile."""
-        return self.buffers[index % len(self.buffers)]
-
-    def until(self, end):
-        """Start the loads of tiles up to number `end`, exclusive."""
-        while self.loaded < min(end, len(self.tiles)):
-            self.load(self, self.loaded)
-            self.loaded += 1
 
 
 def run_weight(work):
