@@ -177,7 +177,7 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
 
 def test_bounds_ask_for_no_more_matmuls_on_zeros_than_a_kernel_takes():
     """The Tensor Engine waits for filters longer than as many last."""
-    request = Request(problem=cases.get("dac_up8").problem)
+    request = Request(problem=cases.get("big_filter").problem.replace(C=32))
     operation = operation_for(request)
     config = operation.complete("weight_stationary", operation.shape(request, Rates()), None)
     assert dict(config)["warmup"] == WARM_UP_MAX

@@ -105,13 +105,16 @@ def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:
     return max(busy) + exposed * (sum(busy) - max(busy))
 
 
-def total_ns(target: Target, begin_ns: float, busy: Busy, end_ns: float, exposed: float = EXPOSED) -> float:
-    """ns from the first DMA to the last: of first loads until the first sums, of the busiest engine, of the end after
-    the last sums. DMA runs from the first load on."""
-    share = busy.streamed / busy.tensor if busy.tensor > 0 else 1.0  # 0 ns: all outputs read padding alone
+def total_ns(
+    target: Target, begin_ns: float, moved_ns: float, busy: Busy, end_ns: float, exposed: float = EXPOSED
+) -> float:
+    """ns from the first DMA to the last: of first loads until the first sums, moved_ns of which DMA is busy; of the
+    busiest engine; of the end after the last sums."""
+    others = busy.others(moved_ns)
+    longest_ns = max(busy.tensor, *others)
+    share = busy.streamed / longest_ns if longest_ns > 0 else 1.0  # 0 ns: all outputs read padding alone
     array_ns = array_end_ns(target, begin_ns, busy.tensor, share) - begin_ns
-    moved_ns, *others = busy.others(begin_ns - target.first_packet_ns)
-    return begin_ns + overlapped_ns(array_ns, moved_ns, *others, exposed=exposed) + end_ns
+    return begin_ns + overlapped_ns(array_ns, *others, exposed=exposed) + end_ns
 
 
 def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:

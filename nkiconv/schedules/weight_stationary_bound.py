@@ -88,7 +88,8 @@ class Bound:
         busy.add(Busy(-made_ns, -made_ns))
         end_ns = last_store_ns(target) + (last.each.read + last.each.dma) / last.banks
         end_ns += (self.shift.T - 1) * target.vector_done_ns if self.shift else 0.0
-        return total_ns(target, begin_ns, busy, end_ns, EXPOSED if self.shift is None else SHIFTED)
+        exposed = EXPOSED if self.shift is None else SHIFTED
+        return total_ns(target, begin_ns, begin_ns - target.first_packet_ns, busy, end_ns, exposed)
 
     @property
     def warm_up(self) -> int:

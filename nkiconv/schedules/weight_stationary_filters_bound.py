@@ -52,9 +52,12 @@ def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     slots, straight = stack.filter_slots, stack.filters == "straight"
     moved = filters_moved_ns(target, geometry, stack.kn, stack.U, straight, stack.fits_window)
     transposed = stack.num_filters * slots * transpose_ns(target, geometry, stack.U * stack.kn / slots)
+    placed, waits = stack.U * stack.kn * target.copy_ns(geometry.itemsize), 0.0
     if straight:
-        return Filters(moved, transposed, 1 / FILTER_PARTS, waits=(stack.U - 1) * target.static_issue_ns)
-    return Filters(moved, transposed, 1 / FILTER_PARTS, geometry.C * num_taps(geometry) * target.vector_4x_ns)
+        waits = (stack.U - 1) * target.static_issue_ns
+    else:
+        placed += geometry.C * num_taps(geometry) * target.vector_4x_ns
+    return Filters(moved, transposed, 1 / FILTER_PARTS, placed, waits=waits)
 
 
 def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:
