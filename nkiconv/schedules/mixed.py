@@ -16,7 +16,6 @@ from .depthwise import Options, RowGeometry, gate_bytes, part_most
 from .options import Epilogue
 from .recipes import (
     FIRST_WIDTHS,
-    LAST_WIDTHS,
     Recipe,
     first_recipes,
     last_recipes,
@@ -97,8 +96,6 @@ class MixedPiece:
     last: int
     #: whether Vector, and not Scalar, evacuates PSUM if no tap on Vector does
     vector_reads: bool
-    #: whether Vector adds the chains, and not GpSimd, which takes longer
-    vector_joins: bool
     #: (first, how many) of the tile's columns that one DMA stores when all are there
     stored: tuple[int, int]
 
@@ -114,8 +111,6 @@ class MixedSchedule:
     states: int
     #: tiles loaded ahead of the sums: as many as fit
     prefetch: int = PREFETCH
-    #: whether Vector, and not GpSimd, fills columns outside rows: GpSimd makes the diagonals if Tensor has taps
-    vector_fills: bool = False
     #: the most of any recipe: taps on Tensor, phases, steps of a phase, pieces with sums in PSUM at once
     taps: int = 0
     phases: int = 0
@@ -205,7 +200,6 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
         settings=replace(settings, columns=rows.columns, piece=min(settings.piece, max(1, rows.columns))),
         rows=rows,
         states=staged_bytes(geometry, options, rows),
-        vector_fills=taps > 0 or geometry.S == 1,
         taps=taps,
         phases=max(map(len, phases)),
         phase_steps=max(end - begin for own in phases for begin, end in own),
@@ -222,7 +216,7 @@ def filter_block(geometry: RowGeometry) -> int:
 
 def widest_piece(plan: MixedSchedule) -> int:
     """Columns of the widest piece."""
-    return max(plan.settings.piece, min(plan.rows.columns, max((*first_widths(plan), *LAST_WIDTHS))))
+    return max(plan.settings.piece, min(plan.rows.columns, max(first_widths(plan), default=0)))
 
 
 def first_widths(plan: MixedSchedule) -> Widths:
@@ -280,27 +274,16 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
     return ""
 
 
-def widths_of(qn: int, plan: MixedSchedule, is_first: bool, is_last: bool) -> tuple[Widths, Widths, Widths]:
-    """Widths of the pieces of a tile: narrow ones at a part's beginning, equal ones, narrow ones at its end."""
-    begin, left = _taken(first_widths(plan) if is_first else (), qn)
-    end, left = _taken(LAST_WIDTHS if is_last else (), left)
-    return begin, tuple(count for _, count in cut(left, plan.settings.piece)), end
+def mixed_cuts(qn: int, plan: MixedSchedule, is_first: bool) -> Widths:
+    """End columns of a tile's loads: one for each narrow piece at a part's beginning, one for the others."""
+    ends = itertools.accumulate(first_widths(plan) if is_first else ())
+    return (*(end for end in ends if end < qn), qn)
 
 
-def _taken(widths: Widths, left: int) -> tuple[Widths, int]:
-    """(the first of these widths, as many as the columns hold; the columns left)."""
-    found = []
-    for width in widths:
-        if left > 0:
-            found.append(min(width, left))
-            left -= found[-1]
-    return tuple(found), left
-
-
-def mixed_cuts(qn: int, begin: Widths) -> Widths:
-    """End columns of a tile's loads: one for each of the first pieces, one for the others."""
-    cuts = tuple(itertools.accumulate(begin))
-    return (*cuts, qn) if sum(begin) < qn else cuts
+def widths_of(qn: int, plan: MixedSchedule, is_first: bool) -> Widths:
+    """Widths of the pieces of a tile: narrow ones at a part's beginning, then equal ones."""
+    *narrow, rest = (end - first for first, end in itertools.pairwise((0, *mixed_cuts(qn, plan, is_first))))
+    return (*narrow, *(count for _, count in cut(rest, plan.settings.piece)))
 
 
 def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]) -> list[MixedPiece]:
@@ -308,7 +291,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
     settings, spans = plan.settings, []
     for i, tile in enumerate(tiles):
         q0 = 0
-        for width in itertools.chain(*widths_of(tile.qn, plan, i == 0, i == len(tiles) - 1)):
+        for width in widths_of(tile.qn, plan, i == 0):
             spans.append((i, q0, width))
             q0 += width
     # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
@@ -329,8 +312,6 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
                 phases=phases_of(recipe, epilogue),
                 last=last_step(recipe, epilogue),
                 vector_reads=in_turn and place % 2 == 0,
-                # after the last sums no other work waits for Vector
-                vector_joins=place == len(spans) - 1,
                 stored=stores[i, q0],
             )
         )

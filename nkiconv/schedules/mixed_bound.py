@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..simulator.timing.target import Target
 from .banded import config_unsupported
 from .depthwise import Options, RowGeometry, inputs_of
-from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_pieces, filter_block, mixed_cuts, widths_of
+from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_pieces, filter_block, mixed_cuts
 from .options import Epilogue
 from .prices import array_end_ns, first_load_ns, overlapped_ns, rows_ns
 from .recipes import vector_steps, work_of
@@ -53,7 +53,7 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     # the first tile's filters, x and diagonals
     there_ns, taps = first_load_ns(target), min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
     filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)
-    cuts = mixed_cuts(first.qn, widths_of(first.qn, plan, True, len(tiles) == 1)[0])
+    cuts = mixed_cuts(first.qn, plan, True)
     x_ns = there_ns + filters_ns + _loaded_ns(geometry, target, first, cuts[0])
     first_issue_ns, last_issue_ns = (_dmas(one) * target.static_issue_ns for one in (first, last))
     x_ns += target.static_issue_ns + first_issue_ns

@@ -38,8 +38,8 @@ CYCLE_MAX = 3
 #: Weight of the difference of two recipes in Tensor's time besides their bound: the less alike, the more one engine
 #: waits for another.
 UNLIKE_WEIGHT = 0.1
-#: Columns of the first pieces of a part if pieces are of a bank, few so that sums begin early; and of the last piece.
-FIRST_WIDTHS, LAST_WIDTHS = (256, 384, 512), (320,)
+#: Columns of the first pieces of a part if pieces are of a bank, few so that sums begin early.
+FIRST_WIDTHS = 256, 384, 512
 #: Columns of a piece over which bounds spread fixed costs.
 PIECE = 2048
 

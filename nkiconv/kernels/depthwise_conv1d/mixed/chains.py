@@ -39,7 +39,8 @@ def run_step(run, place, step):
                 chains[one] = extend(run, piece, starts[one] + step, chains[one], step)
     elif head and step == vector_steps(piece.recipe) + 1:
         total = result(run, piece, step)
-        on_vector = piece.vector_joins or (on_tensor > 0 and in_a == 0)
+        # GpSimd cannot read PSUM, and takes longer: after the last sums no other work waits for Vector
+        on_vector = (on_tensor > 0 and in_a == 0) or place == len(run.pieces) - 1
         engine = nisa.engine.vector if on_vector else nisa.engine.gpsimd
         nisa.tensor_tensor(dst=total, data1=chains[0], data2=chains[1], op=nl.add, engine=engine)
         chains[0] = total

@@ -26,11 +26,6 @@ def move_groups(run, tile_sbuf, rows, tile, firsts, columns, high=None, is_store
         rows.move(here, pattern, one.n, tile.t, one.element, is_store)
 
 
-def filler(plan):
-    """The engine that fills columns outside of rows."""
-    return nisa.engine.vector if plan.vector_fills else nisa.engine.gpsimd
-
-
 def load_tile_x(run, tile, cuts):
     """(x [rows, run], its pending products or prologues in order of columns) of a tile.
 
@@ -79,7 +74,7 @@ def arrivals(run, x_sbuf, first, begin, end, numbers):
 def load_dilated(run, tile, x_sbuf, source, numbers):
     """Load a run of x with gaps of zeros: its elements as neighbours, then a strided copy."""
     step, positions = run.geometry.lhs_dilation, positions_of(run.geometry, tile)
-    nisa.memset(dst=x_sbuf, value=source.outside, engine=filler(run.plan))
+    nisa.memset(dst=x_sbuf, value=source.outside, engine=nisa.engine.vector)
     firsts, shift = [-(-position // step) for position in positions], -positions[-1] % step
     if shift < x_sbuf.shape[1]:
         count = div_ceil(x_sbuf.shape[1] - shift, step)
@@ -98,7 +93,7 @@ def clear_outside(run, dst_sbuf, firsts, source):
     left, right = held_by_all(run.geometry, has_state, firsts, size)
     for first, end in ((0, left), (right, size)):
         if first < end:
-            nisa.memset(dst=dst_sbuf[0:rows, first:end], value=source.outside, engine=filler(run.plan))
+            nisa.memset(dst=dst_sbuf[0:rows, first:end], value=source.outside, engine=nisa.engine.vector)
 
 
 def load_state(run, tile, x_sbuf, firsts, columns):
@@ -115,7 +110,7 @@ def load_state(run, tile, x_sbuf, firsts, columns):
         nisa.tensor_copy(
             dst=x_sbuf[0 : tile.rows, 0:count],
             src=run.states[0 : tile.rows, tile.groups[0][0] - n0, end - missing : end - missing + count],
-            engine=filler(run.plan),
+            engine=nisa.engine.vector,
         )
 
 
@@ -152,7 +147,7 @@ def load_mixed_residual(run, tile):
     residual_sbuf = nl.ndarray((tile.rows, tile.qn), dtype=residual.dtype, buffer=nl.sbuf)
     least = tile.end_q - max(firsts)
     if least < tile.qn:
-        nisa.memset(dst=residual_sbuf[0 : tile.rows, least : tile.qn], value=0.0, engine=filler(run.plan))
+        nisa.memset(dst=residual_sbuf[0 : tile.rows, least : tile.qn], value=0.0, engine=nisa.engine.vector)
     move_groups(run, residual_sbuf, residual, tile, firsts, (0, tile.qn), tile.end_q)
     return residual_sbuf
 

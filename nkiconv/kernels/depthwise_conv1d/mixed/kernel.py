@@ -30,7 +30,6 @@ from ....schedules.mixed import (
     cut_pieces,
     filter_block,
     mixed_cuts,
-    widths_of,
 )
 from ....schedules.rows import tile_list
 from ..._masks import make_diagonals
@@ -119,9 +118,8 @@ def load_next_tile(run, i):
     """Load x and residual of tile i; filters before the first x that needs them."""
     plan, tile = run.plan, run.tiles[i]
     load_mixed_filters(run, tile.t)
-    begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
-    cuts, held = mixed_cuts(tile.qn, begin), run.held[i]
-    held.x, held.gates = load_tile_x(run, tile, cuts)
+    held = run.held[i]
+    held.x, held.gates = load_tile_x(run, tile, mixed_cuts(tile.qn, plan, i == 0))
     held.residual = load_mixed_residual(run, tile)
     if i == 0 and plan.settings.warmup > 0:
         run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)
