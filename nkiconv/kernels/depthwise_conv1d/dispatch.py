@@ -3,9 +3,9 @@
 from ...schedules.depthwise_algorithms import ALGORITHMS, default_of, unsupported_reason
 from ...schedules.tiles import require
 from .banded.kernel import banded
-from .dot.kernel import dot
-from .mixed.kernel import convolve_rows
-from .update.kernel import update
+from .dot import dot
+from .mixed import convolve_rows
+from .update import update
 
 
 def convolve(algorithm, tensors, geometry, options, config):

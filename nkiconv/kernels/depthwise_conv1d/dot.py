@@ -1,0 +1,428 @@
+"""Depthwise conv1d with long filters and few columns: dot products of whole rows on the Tensor Engine.
+
+    y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: schedules/dot.py)
+
+The taps of a row are spread over partitions and slots, s = n p + t: slot t is x[:, t::n], which the Tensor Engine
+transposes from [channels, 128] to [128, channels], and the same for w. A lag q is then a shift of t by q along the free
+dim. One matmul has 8 slots of 16 channels of w as the stationary operand and the 8 + Q - 1 slots of these channels of x
+in their window as the moving one: the contraction over p gives [(8 t, 16 c), (8 + Q - 1 t', 16 c')], whose elements
+with c = c' and t' - t = q are products of y. It accumulates over all blocks of 8 slots; then
+
+    keep c = c' (mask) and sum over c'      [(t, c), t']       Vector, evacuation of PSUM
+    keep t' - t = q (mask) and sum over t'  [(t, c), q]        GpSimd, Vector
+    sum over t                              [c, q]             one small fp32 matmul
+
+Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 between
+the matmuls of tile i; Scalar copies transposed slots to SBUF, pairs of 16-bit elements as one fp32 element, which
+copies bits; the masks and sums of tiles i - 1 and i - 2 follow later, so that no engine waits for another. Channel
+c0 + p * L + r is row p of the results, which are stored in long runs. Bound by Tensor, then DMA: per 128 channels and
+tap of bf16 with Q = 4, the transposes take 0.91 ns and the matmuls 0.59, HBM 1.43. The time of Vector's masks grows
+with Q.
+
+Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
+"""
+
+from dataclasses import dataclass, field
+
+from ..._nki import nisa, nl
+from ...schedules.channels import full_rows
+from ...schedules.depthwise import Options, RowGeometry
+from ...schedules.dot import (
+    BUFFERS,
+    DotSchedule,
+    dot_units,
+    needs_filter,
+    padded_columns,
+    steps_of,
+    tiles,
+    window_of,
+    x_slots,
+)
+from ...schedules.tiles import BANK_BYTES, BANK_COLUMNS, cut, cut_at, share, some_of
+from .._engines import itemsize_of
+from .._epilogue import evacuate
+from .._masks import keep_equal
+from .._prologue import finish_gates
+from .._warm import warm_up, warm_zeros
+from .free_channels import move_block, move_free
+from .tensors import RowTensors
+
+#: Banks of a tile's transposed slots in flight before the first matmul of the previous tile.
+LEAD = 2
+
+
+def dot(tensors, geometry, options, plan):
+    """Write y."""
+    every = tiles(geometry, plan)
+    units = dot_units(plan, some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))))
+    if units:
+        warm_up(warm_zeros(), plan.warmup, 1)
+        run_units(tensors, geometry, options, plan, units)
+
+
+def run_units(tensors, geometry, options, plan, units):
+    """Four units in flight: transposes of one alternate with matmuls of the previous one and masks and sums of two
+    earlier ones."""
+    masks = make_masks(plan)
+    run = start_dot(tensors, geometry, options, plan, units)
+    x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
+    for index in range(len(units) + 3):
+        moves, x_next, w_next, w_rows = [], None, None, None
+        if index < len(units):
+            load_ahead(run)
+            w_rows = run.loaded[index][1]
+            x_next, w_next = next_rows(run, index, moves)
+        steps, unit = [], units[min(max(0, index - 1), len(units) - 1)]
+        if 0 < index and index <= len(units):
+            steps = steps_of(plan, unit)
+            partials = new_partials(plan, unit)
+        done, last = 0, None
+        # the first unit's matmuls precede the second unit's transposes, whose rows are still in flight
+        for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
+            if 0 <= move and move < len(moves):
+                move_slots(moves[move])
+            if move == LEAD - 1 and 2 <= index and index <= len(units) + 1:
+                kept = mask_lags(units[index - 2].groups, ready, plan, masks)
+            wanted = len(steps)
+            if move + 1 < len(moves) and index != 1:
+                wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
+            while done < wanted:
+                products = multiply_step(x_before, w_before, plan, masks, unit, steps[done])
+                if done > 0:
+                    sum_channels(partials, plan, steps[done - 1], last)
+                last = products
+                done += 1
+        if done > 0:
+            sum_channels(partials, plan, steps[done - 1], last)
+        if index >= 3:
+            finish_unit(run, masks, units[index - 3], sums)
+        if 2 <= index and index <= len(units) + 1:
+            sums = add_unit(plan, units[index - 2], kept, sums)
+        if index < len(units) and tensors.sums is not None:
+            tap_sums = sum_taps(run, units[index], w_rows, tap_sums)
+        ready = partials
+        x_before, w_before = x_next, w_next
+
+
+def add_unit(plan, unit, kept, sums):
+    """Add a unit's results to its tile's sums [(t, c), r, q]; returns the sums, newly allocated for the first chunk."""
+    if unit.chunk == 0:
+        sums = nl.ndarray((nl.tile_size.pmax, unit.groups, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
+    sum_lags(sums, unit.groups, kept, plan, unit.chunk > 0)
+    return sums
+
+
+def finish_unit(run, masks, unit, sums):
+    """Store a tile's results after its last chunk."""
+    if unit.chunk == run.plan.chunks - 1:
+        leave(run, unit, sums, masks.same_channel, load_epilogue(run, unit))
+
+
+@dataclass
+class DotRun:
+    """A core's units, and their rows in flight: x_tiles, w_tiles: SBUF [128, length] in rotation, for rows of x with
+    those of its factor, and for rows of w; loaded: (x, w, pending products of x) of each loaded unit, None once its
+    rows are transposed; w is None if its filter is kept; filters: transposed, by chunk."""
+
+    tensors: RowTensors
+    geometry: RowGeometry
+    options: Options
+    plan: DotSchedule
+    units: list
+    x_tiles: list = field(default_factory=list)
+    w_tiles: list = field(default_factory=list)
+    loaded: list = field(default_factory=list)
+    filters: dict = field(default_factory=dict)
+
+
+def start_dot(tensors, geometry, options, plan, units):
+    """A DotRun with the loads of its first units, for all buffers but one."""
+    run, P_MAX = DotRun(tensors, geometry, options, plan, units), nl.tile_size.pmax
+    for _ in range(min(BUFFERS, len(units))):
+        shape = P_MAX, plan.x_length
+        run.x_tiles.append([nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in tensors.sources])
+        run.w_tiles.append(nl.ndarray((P_MAX, plan.w_length), dtype=tensors.w.dtype, buffer=nl.sbuf))
+    for _ in range(len(run.x_tiles) - 1):
+        load_ahead(run)
+    return run
+
+
+def load_ahead(run):
+    """Load the rows of the next unit, if there is one: its filter's taps, then their window of x and of the state."""
+    index, geometry, plan, tensors = len(run.loaded), run.geometry, run.plan, run.tensors
+    if index == len(run.units):
+        return
+    unit, buffer, w_sbuf = run.units[index], index % len(run.x_tiles), None
+    # the first tap of a chunk, counted by phases
+    tap = unit.chunk * plan.slots * nl.tile_size.pmax
+    if needs_filter(plan, run.units, index):
+        w_sbuf = run.w_tiles[buffer]
+        load_lines(plan, unit, w_sbuf, [tensors.w], tap * plan.tap_phases, plan.w_length)
+    start = geometry.stride * plan.spread * tap - geometry.pad_left
+    end = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1 - geometry.pad_left
+    for source, x_sbuf in zip(tensors.sources, run.x_tiles[buffer]):
+        parts = [tensors.state, source] if source is tensors.x and tensors.state is not None else [source]
+        load_lines(plan, unit, x_sbuf, parts, start, min(plan.x_length, end - start))
+    rows = unit.groups * plan.channels
+    gates = tensors.gates([x_sbuf[0:rows, 0 : plan.x_length] for x_sbuf in run.x_tiles[buffer]])
+    run.loaded.append((run.x_tiles[buffer][0], w_sbuf, gates))
+
+
+def load_lines(plan, unit, tile_sbuf, parts, start, length):
+    """Load elements start .. start+length-1 of a unit's rows from the tensors `parts`; zeros, or a factor's value
+    `outside`, outside them."""
+    (lines, columns), outside = tile_sbuf.shape, parts[-1].outside
+    spans = [(max(0, rows.low - start), min(length, rows.high - start)) for rows in parts]
+    spans = [(first, max(first, end)) for first, end in spans]
+    held = [span for span in spans if span[0] < span[1]] or [(0, 0)]
+    if full_rows(unit.block)[0] < plan.channels:
+        nisa.memset(dst=tile_sbuf, value=outside, engine=nisa.engine.gpsimd)
+    else:
+        for low, high in ((0, held[0][0]), (held[-1][1], columns)):
+            if low < high:
+                nisa.memset(dst=tile_sbuf[0:lines, low:high], value=outside, engine=nisa.engine.gpsimd)
+    for rows, (first, end) in zip(parts, spans):
+        if first < end:
+            some = unit.r0, unit.groups
+            move_block(tile_sbuf[0:lines, first:end], rows, unit.block, some, (unit.n, start + first))
+
+
+def next_rows(run, index, moves):
+    """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them.
+
+    Slot t of tap phase r of w is number r * slots + t; slot t of column phase m and tap phase r of x is number
+    (m * R + r) * x_slots + t.
+    """
+    plan, stride, dilation = run.plan, run.geometry.stride, run.geometry.dilation
+    unit = run.units[index]
+    x_rows, w_rows, gates = run.loaded[index]
+    finish_gates(gates, None)
+    run.loaded[index] = None
+    phases = range(plan.tap_phases)
+    x_firsts = [stride * m + dilation * r for m in range(plan.column_phases) for r in phases]
+    if w_rows is not None:
+        run.filters[unit.chunk] = slot_moves(moves, plan, unit, w_rows, phases, plan.slots, plan.tap_phases)
+    x_sbuf = slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread)
+    return x_sbuf, run.filters[unit.chunk]
+
+
+def sum_taps(run, unit, w_rows, parts_sbuf):
+    """Sums of a unit's taps, a half by Vector and a half by Scalar, into columns of parts_sbuf, newly allocated for a
+    tile's first chunk; stored after its last chunk. Returns parts_sbuf."""
+    plan, rows = run.plan, unit.groups * run.plan.channels
+    if unit.chunk == 0:
+        parts_sbuf = nl.ndarray((nl.tile_size.pmax, 2 * plan.chunks), dtype=nl.float32, buffer=nl.sbuf)
+    column, half = 2 * unit.chunk, plan.w_length // 2
+    nisa.tensor_reduce(dst=parts_sbuf[0:rows, column : column + 1], op=nl.add, data=w_rows[0:rows, 0:half], axis=1)
+    same_sbuf = nl.ndarray((rows, plan.w_length - half), dtype=w_rows.dtype, buffer=nl.sbuf)
+    nisa.activation_reduce(
+        dst=same_sbuf,
+        op=nl.copy,
+        data=w_rows[0:rows, half : plan.w_length],
+        reduce_op=nl.add,
+        reduce_res=parts_sbuf[0:rows, column + 1 : column + 2],
+    )
+    if unit.chunk == plan.chunks - 1:
+        sums_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=sums_sbuf[0:rows, 0:1], op=nl.add, data=parts_sbuf[0:rows, 0 : column + 2], axis=1)
+        some = unit.r0, unit.groups
+        move_block(sums_sbuf, run.tensors.sums, unit.block, some, (unit.n, 0), is_store=True)
+    return parts_sbuf
+
+
+@dataclass
+class Move:
+    """Slots transposed in one PSUM bank: slots first .. of slots_sbuf [128, slots, rows] from rows_sbuf [rows, ...].
+
+    Entry p of a slot is element start + p * step.
+    """
+
+    slots_sbuf: object
+    rows_sbuf: object
+    first: int
+    starts: list
+    step: int
+
+
+def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
+    """A tile for transposed slots, [128, slots, rows]; appends the Moves that fill it to `moves`.
+
+    Each phase has `count` slots, the first from its element of `firsts` on, the others `step` elements apart.
+    """
+    starts, rows = [first + step * t for first in firsts for t in range(count)], unit.groups * plan.channels
+    slots_sbuf = nl.ndarray((nl.tile_size.pmax, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
+    for part in cut(len(starts), BANK_BYTES // (rows * itemsize_of(rows_sbuf.dtype))):
+        moves.append(Move(slots_sbuf, rows_sbuf, part[0], some_of(starts, part), step * plan.slots))
+    return slots_sbuf
+
+
+def move_slots(move):
+    """Tensor transposes the slots of a Move, Scalar copies them to SBUF; 16-bit elements in pairs, as fp32."""
+    depth, rows, count = move.slots_sbuf.shape[0], move.slots_sbuf.shape[2], len(move.starts)
+    slots_psum = nl.ndarray((depth, count, rows), dtype=move.slots_sbuf.dtype, buffer=nl.psum)
+    for index, start in enumerate(move.starts):
+        nisa.nc_transpose(
+            dst=slots_psum[0:depth, index, 0:rows],
+            data=move.rows_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],
+            engine=nisa.engine.tensor,
+        )
+    nisa.tensor_copy(
+        dst=move.slots_sbuf[0:depth, move.first : move.first + count, 0:rows].view(nl.float32),
+        src=slots_psum.view(nl.float32),
+        engine=nisa.engine.scalar,
+    )
+
+
+def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
+    """dst [(slot, channel), window, channels of x]: products of group g over all blocks of slots."""
+    P_MAX, columns, matmuls = nl.tile_size.pmax, plan.channels * unit.groups, 0
+    for r in range(plan.tap_phases):
+        x0 = (phase * plan.tap_phases + r) * x_slots(plan) + lag_block * plan.lags
+        for t0 in range(0, plan.slots, plan.taps):
+            tn = min(plan.taps, plan.slots - t0)
+            xn, w0 = tn + plan.lags - 1, r * plan.slots + t0
+            nisa.nc_matmul(
+                dst=dst_psum[0 : tn * plan.channels, 0:xn, 0 : plan.channels],
+                stationary=w_sbuf[0:P_MAX, w0 : w0 + tn, g : columns : unit.groups],
+                moving=x_sbuf[0:P_MAX, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups],
+                accumulate=matmuls > 0,
+            )
+            matmuls += 1
+
+
+@dataclass
+class Masks:
+    """fp32 ones and zeros; partition t * channels + c stands for slot t and channel c of a stationary.
+
+    same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag.
+    """
+
+    same_channel: object
+    same_lag: object
+
+
+def make_masks(plan):
+    """Masks from the identity matrix [(t, c), (t', c')]."""
+    P_MAX, taps, channels = nl.tile_size.pmax, plan.taps, plan.channels
+    window = window_of(plan)
+    identity_sbuf = nl.ndarray((P_MAX, taps, channels), dtype=nl.float32, buffer=nl.sbuf)
+    ones_sbuf = nl.ndarray((P_MAX, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=1.0)
+    source_sbuf = ones_sbuf.expand_dim(1).broadcast(1, taps).broadcast(2, channels)
+    keep_equal(identity_sbuf, [[-channels, taps], [-1, channels]], source_sbuf)
+    same_channel_sbuf = nl.ndarray((P_MAX, channels), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=same_channel_sbuf, op=nl.add, data=identity_sbuf.permute((0, 2, 1)), axis=2)
+    slot_sbuf = nl.ndarray((P_MAX, 1, taps), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=slot_sbuf, op=nl.add, data=identity_sbuf, axis=2)
+    same_lag_sbuf = nl.ndarray((P_MAX, plan.lags, window), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=same_lag_sbuf, value=0.0)
+    nisa.tensor_copy(
+        dst=same_lag_sbuf.ap(pattern=[[plan.lags * window, P_MAX], [window + 1, plan.lags], [1, taps]], offset=0),
+        src=slot_sbuf.broadcast(1, plan.lags),
+    )
+    return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf)
+
+
+def new_partials(plan, unit):
+    """For each block of lags, [(t, c), g, t']: the sums over p of w[p, t, c] * x[p, t', c] of a unit."""
+    shape, count = (nl.tile_size.pmax, unit.groups, window_of(plan)), plan.column_phases * plan.lag_blocks
+    return [nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) for _ in range(count)]
+
+
+def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
+    """Matmuls of a step over all slots, [(t, c), (g, t'), c']; returns them with zeros at c' != c."""
+    P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
+    g0, gn, phase, lag_block = step
+    products_psum = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.psum)
+    for index in range(gn):
+        of_group = products_psum[0:P_MAX, index * window : (index + 1) * window, 0:channels]
+        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block)
+    kept_sbuf = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(
+        dst=kept_sbuf,
+        data1=products_psum,
+        data2=masks.same_channel.expand_dim(1).broadcast(1, gn * window),
+        op=nl.multiply,
+    )
+    return kept_sbuf
+
+
+def sum_channels(partials, plan, step, kept_sbuf):
+    """Sum a step's products over c'."""
+    g0, gn, phase, lag_block = step
+    into = partials[phase * plan.lag_blocks + lag_block]
+    of_step = into[0 : nl.tile_size.pmax, g0 : g0 + gn, 0 : window_of(plan)]
+    nisa.tensor_reduce(dst=of_step, op=nl.add, data=kept_sbuf, axis=2)
+
+
+def mask_lags(groups, partials, plan, masks):
+    """For each block of lags [(t, c), g, lag, t']: partials where t' = t + lag, else zeros."""
+    P_MAX, lags = nl.tile_size.pmax, plan.lags
+    found = []
+    for partial in partials:
+        kept_sbuf = nl.ndarray((P_MAX, groups, lags, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(
+            dst=kept_sbuf,
+            data1=partial.expand_dim(2).broadcast(2, lags),
+            data2=masks.same_lag.expand_dim(1).broadcast(1, groups),
+            op=nl.multiply,
+            engine=nisa.engine.gpsimd,
+        )
+        found.append(kept_sbuf)
+    return found
+
+
+def sum_lags(sums, groups, kept, plan, accumulate):
+    """sums[(t, c), g, q] = (or += for a later chunk) masked lags summed over t', for every q."""
+    P_MAX, lags = nl.tile_size.pmax, plan.lags
+    for index, kept_sbuf in enumerate(kept):
+        phase, lag_block = divmod(index, plan.lag_blocks)
+        q0 = lag_block * lags * plan.column_phases + phase
+        end = q0 + (lags - 1) * plan.column_phases + 1
+        into = sums[0:P_MAX, 0:groups, q0 : end : plan.column_phases]
+        target = nl.ndarray((P_MAX, groups, lags), dtype=nl.float32, buffer=nl.sbuf) if accumulate else into
+        nisa.tensor_reduce(dst=target, op=nl.add, data=kept_sbuf, axis=3)
+        if accumulate:
+            nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
+
+
+def load_epilogue(run, unit):
+    """[bias [rows, groups, 1], residual [rows, groups, Q]] of a unit's channels in SBUF, each None without one."""
+    found = []
+    for rows, dtype in ((run.tensors.bias, nl.float32), (run.tensors.residual, None)):
+        tile_sbuf = None
+        if rows is not None:
+            shape = (run.plan.channels, unit.groups, rows.high)
+            tile_sbuf = nl.ndarray(shape, dtype=dtype or rows.dtype, buffer=nl.sbuf)
+            move_free(tile_sbuf, rows, unit.block, unit.r0, unit.n)
+        found.append(tile_sbuf)
+    return found
+
+
+def leave(run, unit, sums, same_channel, extra):
+    """Results of a unit's channels in its image: sums over slots, epilogue, store.
+
+    sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. same_channel: as in Masks. extra: bias and
+    residual from `load_epilogue`.
+    """
+    rows, Q, (_, width, columns) = run.plan.channels, run.geometry.Q, sums.shape
+    y_sbuf = nl.ndarray((rows, width, Q), dtype=run.tensors.y.dtype, buffer=nl.sbuf)
+    for a, an in cut_at(width, BANK_COLUMNS // columns):
+        acc_psum = nl.ndarray((rows, an, columns), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(
+            dst=acc_psum,
+            stationary=same_channel,
+            moving=sums[0 : nl.tile_size.pmax, a : a + an, 0:columns],
+            is_stationary_onezero=True,
+            accumulate=False,
+        )
+        bias, residual = (None if one is None else one[0:rows, a : a + an] for one in extra)
+        evacuate(
+            y_sbuf[0:rows, a : a + an, 0:Q],
+            acc_psum[0:rows, 0:an, 0:Q],
+            None if bias is None else bias.broadcast(2, Q),
+            residual,
+            run.options.epilogue,
+            nisa.engine.vector,
+        )
+    move_free(y_sbuf, run.tensors.y, unit.block, unit.r0, unit.n, is_store=True)

@@ -1,1 +1,0 @@
-"""`update`: rows of a few elements, decode steps; kernel.py describes the method and its bound."""
