@@ -23,6 +23,7 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..._nki import nisa, nl
 from ...schedules.channels import full_rows
@@ -44,6 +45,7 @@ from .._epilogue import evacuate
 from .._masks import keep_equal
 from .._prologue import finish_gates
 from .._warm import warm_up, warm_zeros
+from ..conv.filter_feed import transposed_bank
 from .free_channels import move_block, move_free
 from .tensors import RowTensors
 
@@ -63,7 +65,7 @@ def dot(tensors, geometry, options, plan):
 def run_units(tensors, geometry, options, plan, units):
     """Four units in flight: transposes of one alternate with matmuls of the previous one and masks and sums of two
     earlier ones."""
-    masks = make_masks(plan)
+    same_channel, same_lag = make_masks(plan)
     run = start_dot(tensors, geometry, options, plan, units)
     x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
     for index in range(len(units) + 3):
@@ -80,42 +82,28 @@ def run_units(tensors, geometry, options, plan, units):
         # the first unit's matmuls precede the second unit's transposes, whose rows are still in flight
         for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
             if 0 <= move and move < len(moves):
-                move_slots(moves[move])
+                moves[move]()
             if move == LEAD - 1 and 2 <= index and index <= len(units) + 1:
-                kept = mask_lags(units[index - 2].groups, ready, plan, masks)
+                kept = mask_lags(units[index - 2].groups, ready, plan, same_lag)
             wanted = len(steps)
             if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
             while done < wanted:
-                products = multiply_step(x_before, w_before, plan, masks, unit, steps[done])
+                products = multiply_step(x_before, w_before, plan, same_channel, unit, steps[done])
                 if done > 0:
                     sum_channels(partials, plan, steps[done - 1], last)
                 last = products
                 done += 1
         if done > 0:
             sum_channels(partials, plan, steps[done - 1], last)
-        if index >= 3:
-            finish_unit(run, masks, units[index - 3], sums)
+        if index >= 3 and units[index - 3].chunk == plan.chunks - 1:
+            leave(run, units[index - 3], sums, same_channel)
         if 2 <= index and index <= len(units) + 1:
-            sums = add_unit(plan, units[index - 2], kept, sums)
+            sums = sum_lags(sums, units[index - 2], kept, plan)
         if index < len(units) and tensors.sums is not None:
             tap_sums = sum_taps(run, units[index], w_rows, tap_sums)
         ready = partials
         x_before, w_before = x_next, w_next
-
-
-def add_unit(plan, unit, kept, sums):
-    """Add a unit's results to its tile's sums [(t, c), r, q]; returns the sums, newly allocated for the first chunk."""
-    if unit.chunk == 0:
-        sums = nl.ndarray((nl.tile_size.pmax, unit.groups, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
-    sum_lags(sums, unit.groups, kept, plan, unit.chunk > 0)
-    return sums
-
-
-def finish_unit(run, masks, unit, sums):
-    """Store a tile's results after its last chunk."""
-    if unit.chunk == run.plan.chunks - 1:
-        leave(run, unit, sums, masks.same_channel, load_epilogue(run, unit))
 
 
 @dataclass
@@ -188,7 +176,7 @@ def load_lines(plan, unit, tile_sbuf, parts, start, length):
 
 
 def next_rows(run, index, moves):
-    """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them.
+    """Tiles for unit `index`'s transposed slots, (x, w), and the transposes that fill them.
 
     Slot t of tap phase r of w is number r * slots + t; slot t of column phase m and tap phase r of x is number
     (m * R + r) * x_slots + t.
@@ -230,47 +218,25 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
     return parts_sbuf
 
 
-@dataclass
-class Move:
-    """Slots transposed in one PSUM bank: slots first .. of slots_sbuf [128, slots, rows] from rows_sbuf [rows, ...].
-
-    Entry p of a slot is element start + p * step.
-    """
-
-    slots_sbuf: object
-    rows_sbuf: object
-    first: int
-    starts: list
-    step: int
-
-
 def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
-    """A tile for transposed slots, [128, slots, rows]; appends the Moves that fill it to `moves`.
+    """A tile for transposed slots, [128, slots, rows]; appends the transposes that fill it to `moves`.
 
     Each phase has `count` slots, the first from its element of `firsts` on, the others `step` elements apart.
     """
     starts, rows = [first + step * t for first in firsts for t in range(count)], unit.groups * plan.channels
     slots_sbuf = nl.ndarray((nl.tile_size.pmax, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
     for part in cut(len(starts), BANK_BYTES // (rows * itemsize_of(rows_sbuf.dtype))):
-        moves.append(Move(slots_sbuf, rows_sbuf, part[0], some_of(starts, part), step * plan.slots))
+        moves.append(partial(move_slots, slots_sbuf, rows_sbuf, part[0], some_of(starts, part), step * plan.slots))
     return slots_sbuf
 
 
-def move_slots(move):
-    """Tensor transposes the slots of a Move, Scalar copies them to SBUF; 16-bit elements in pairs, as fp32."""
-    depth, rows, count = move.slots_sbuf.shape[0], move.slots_sbuf.shape[2], len(move.starts)
-    slots_psum = nl.ndarray((depth, count, rows), dtype=move.slots_sbuf.dtype, buffer=nl.psum)
-    for index, start in enumerate(move.starts):
-        nisa.nc_transpose(
-            dst=slots_psum[0:depth, index, 0:rows],
-            data=move.rows_sbuf[0:rows, start : start + (depth - 1) * move.step + 1 : move.step],
-            engine=nisa.engine.tensor,
-        )
-    nisa.tensor_copy(
-        dst=move.slots_sbuf[0:depth, move.first : move.first + count, 0:rows].view(nl.float32),
-        src=slots_psum.view(nl.float32),
-        engine=nisa.engine.scalar,
-    )
+def move_slots(slots_sbuf, rows_sbuf, first, starts, step):
+    """Tensor transposes a bank of slots of rows, entry p of a slot being element start + p * step; Scalar copies them
+    to slots first .. of slots_sbuf [128, slots, rows], 16-bit elements in pairs, as fp32."""
+    depth, _, rows = slots_sbuf.shape
+    sources = [rows_sbuf[0:rows, start : start + (depth - 1) * step + 1 : step] for start in starts]
+    slots_psum, into = transposed_bank(sources, depth, rows), slots_sbuf[0:depth, first : first + len(starts), 0:rows]
+    nisa.tensor_copy(dst=into.view(nl.float32), src=slots_psum.view(nl.float32), engine=nisa.engine.scalar)
 
 
 def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
@@ -290,19 +256,9 @@ def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
             matmuls += 1
 
 
-@dataclass
-class Masks:
-    """fp32 ones and zeros; partition t * channels + c stands for slot t and channel c of a stationary.
-
-    same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag.
-    """
-
-    same_channel: object
-    same_lag: object
-
-
 def make_masks(plan):
-    """Masks from the identity matrix [(t, c), (t', c')]."""
+    """(same_channel [128, channels], same_lag [128, lags, taps + lags - 1]), fp32 ones where c' = c, and t' = t + lag:
+    partition t * channels + c stands for slot t and channel c of a stationary."""
     P_MAX, taps, channels = nl.tile_size.pmax, plan.taps, plan.channels
     window = window_of(plan)
     identity_sbuf = nl.ndarray((P_MAX, taps, channels), dtype=nl.float32, buffer=nl.sbuf)
@@ -320,7 +276,7 @@ def make_masks(plan):
         dst=same_lag_sbuf.ap(pattern=[[plan.lags * window, P_MAX], [window + 1, plan.lags], [1, taps]], offset=0),
         src=slot_sbuf.broadcast(1, plan.lags),
     )
-    return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf)
+    return same_channel_sbuf, same_lag_sbuf
 
 
 def new_partials(plan, unit):
@@ -329,7 +285,7 @@ def new_partials(plan, unit):
     return [nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) for _ in range(count)]
 
 
-def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
+def multiply_step(x_sbuf, w_sbuf, plan, same_channel, unit, step):
     """Matmuls of a step over all slots, [(t, c), (g, t'), c']; returns them with zeros at c' != c."""
     P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
     g0, gn, phase, lag_block = step
@@ -341,7 +297,7 @@ def multiply_step(x_sbuf, w_sbuf, plan, masks, unit, step):
     nisa.tensor_tensor(
         dst=kept_sbuf,
         data1=products_psum,
-        data2=masks.same_channel.expand_dim(1).broadcast(1, gn * window),
+        data2=same_channel.expand_dim(1).broadcast(1, gn * window),
         op=nl.multiply,
     )
     return kept_sbuf
@@ -355,16 +311,16 @@ def sum_channels(partials, plan, step, kept_sbuf):
     nisa.tensor_reduce(dst=of_step, op=nl.add, data=kept_sbuf, axis=2)
 
 
-def mask_lags(groups, partials, plan, masks):
+def mask_lags(groups, partials, plan, same_lag):
     """For each block of lags [(t, c), g, lag, t']: partials where t' = t + lag, else zeros."""
     P_MAX, lags = nl.tile_size.pmax, plan.lags
     found = []
-    for partial in partials:
+    for one in partials:
         kept_sbuf = nl.ndarray((P_MAX, groups, lags, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(
             dst=kept_sbuf,
-            data1=partial.expand_dim(2).broadcast(2, lags),
-            data2=masks.same_lag.expand_dim(1).broadcast(1, groups),
+            data1=one.expand_dim(2).broadcast(2, lags),
+            data2=same_lag.expand_dim(1).broadcast(1, groups),
             op=nl.multiply,
             engine=nisa.engine.gpsimd,
         )
@@ -372,9 +328,12 @@ def mask_lags(groups, partials, plan, masks):
     return found
 
 
-def sum_lags(sums, groups, kept, plan, accumulate):
-    """sums[(t, c), g, q] = (or += for a later chunk) masked lags summed over t', for every q."""
-    P_MAX, lags = nl.tile_size.pmax, plan.lags
+def sum_lags(sums, unit, kept, plan):
+    """Add a unit's masked lags, summed over t', to its tile's sums [(t, c), g, q]; returns the sums, newly allocated
+    for the first chunk."""
+    P_MAX, lags, groups, accumulate = nl.tile_size.pmax, plan.lags, unit.groups, unit.chunk > 0
+    if not accumulate:
+        sums = nl.ndarray((P_MAX, groups, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
     for index, kept_sbuf in enumerate(kept):
         phase, lag_block = divmod(index, plan.lag_blocks)
         q0 = lag_block * lags * plan.column_phases + phase
@@ -384,6 +343,7 @@ def sum_lags(sums, groups, kept, plan, accumulate):
         nisa.tensor_reduce(dst=target, op=nl.add, data=kept_sbuf, axis=3)
         if accumulate:
             nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
+    return sums
 
 
 def load_epilogue(run, unit):
@@ -399,13 +359,10 @@ def load_epilogue(run, unit):
     return found
 
 
-def leave(run, unit, sums, same_channel, extra):
-    """Results of a unit's channels in its image: sums over slots, epilogue, store.
-
-    sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. same_channel: as in Masks. extra: bias and
-    residual from `load_epilogue`.
-    """
-    rows, Q, (_, width, columns) = run.plan.channels, run.geometry.Q, sums.shape
+def leave(run, unit, sums, same_channel):
+    """Results of a unit's channels in its image: sums fp32 [(slot, channel), channels of a row, columns] in SBUF over
+    slots, epilogue, store."""
+    extra, rows, Q, (_, width, columns) = load_epilogue(run, unit), run.plan.channels, run.geometry.Q, sums.shape
     y_sbuf = nl.ndarray((rows, width, Q), dtype=run.tensors.y.dtype, buffer=nl.sbuf)
     for a, an in cut_at(width, BANK_COLUMNS // columns):
         acc_psum = nl.ndarray((rows, an, columns), dtype=nl.float32, buffer=nl.psum)

@@ -14,7 +14,11 @@ Vector makes the bands (a mask times the transposed filters, 16-bit) while the f
 transposed tiles to SBUF, 16-bit elements in pairs as one fp32 element; both evacuate sums, with the epilogue. Bound by
 Tensor: 2 x 55 ns for 128 (c, position) of 128 (images, pieces), against 0.86 us of HBM time a tile of 8 such groups.
 
-With few images Vector computes all, channels on partitions (vector.py).
+With few images Vector computes all. Row p of a tile holds channels c0 + p * T + t of some images, as runs of T * W
+elements (the last row ends with the last channel, and may begin with channels of the row before). Tap s of column q is
+a slice of the row times the filters, broadcast over the images, and one reduction sums the taps; the next column's
+products precede a column's sum, so that neither waits for the other's result. An initial state gives the first products
+and x the others. Channels are never mixed there, so NaN and Inf reach exactly the outputs of the definition.
 
 On the Tensor Engine zeros are multiplied: a NaN or Inf in x reaches all columns of the channels of its group, in its
 image; a NaN or Inf in w in every image.
@@ -31,7 +35,8 @@ from .._epilogue import evacuate
 from .._masks import keep_between
 from .._prologue import finish_gates
 from .._warm import accumulator, warm_up, warm_zeros
-from .tensors import Rows, RowTensors
+from ..conv.filter_feed import transposed_bank
+from .tensors import RowTensors
 
 
 def update(tensors, geometry, options, plan):
@@ -44,18 +49,9 @@ def update(tensors, geometry, options, plan):
 
 
 @dataclass
-class RowKind:
-    """A source of rows, x or an initial state, with its mask from `make_mask` and filters from `transpose_filters`."""
-
-    rows: Rows
-    mask: object = None
-    filters: object = None
-
-
-@dataclass
 class Loaded:
-    """A tile in flight: for each kind its rows as loaded, later transposed, and bands; pending products of rows; and
-    filters, if it is the first tile of these."""
+    """A tile in flight: rows of x, and of the state, as loaded, later transposed, and their bands; pending products of
+    rows; and filters, if it is the first tile of these."""
 
     rows: list
     gates: list
@@ -65,25 +61,27 @@ class Loaded:
 
 @dataclass
 class UpdateRun:
-    """The state of a core's work. loaded: Loaded of each tile so far, None once it is stored."""
+    """The state of a core's work. kinds: Rows of x, and of an initial state; masks, filters: of each kind, of
+    `make_mask` and `transpose_filters`; loaded: Loaded of each tile so far, None once it is stored."""
 
     tensors: RowTensors
     geometry: RowGeometry
     plan: UpdateSchedule
     tiles: list
     kinds: list
+    masks: list = field(default_factory=list)
+    filters: list = field(default_factory=list)
     loaded: list = field(default_factory=list)
 
 
 def update_tensor(tensors, geometry, options, plan, tiles):
     """Write y on the Tensor Engine. Loads run ahead, bands one tile; a tile's transposes precede the previous tile's
     matmuls."""
-    kinds = [RowKind(rows) for rows in (tensors.x, tensors.state) if rows is not None]
+    kinds = [rows for rows in (tensors.x, tensors.state) if rows is not None]
     run, banded = UpdateRun(tensors, geometry, plan, tiles, kinds), 0
     warm = warm_up(warm_zeros(), plan.warmup, 1)
     fetch(run)
-    for kind in kinds:
-        kind.mask = make_mask(plan.channels, kind.rows.size, tensors.w.dtype)
+    run.masks = [make_mask(plan.channels, kind.size, tensors.w.dtype) for kind in kinds]
     for _ in range(plan.ahead):
         fetch(run)
     for index in range(len(tiles) + 1):
@@ -108,7 +106,7 @@ def fetch(run):
         tile, filters = run.tiles[index], None
         if index == 0 or (tile.n0 == 0 and tile.first % plan.filters == 0):
             filters = load_update_filters(run, tile)
-        rows = [load_tile(kind.rows, plan, tile) for kind in run.kinds]
+        rows = [load_tile(kind, plan, tile) for kind in run.kinds]
         gates = [] if tensors.gate is None else tensors.gates([rows[0], load_tile(tensors.gate, plan, tile)])
         run.loaded.append(Loaded(rows, gates, filters))
 
@@ -149,26 +147,20 @@ def band_tile(run, index):
     """Make the bands of a tile, or share the previous tile's if it has the same groups of other images."""
     now, tile, plan = run.loaded[index], run.tiles[index], run.plan
     if now.filters is not None:
-        for kind in run.kinds:
-            kind.filters = transpose_filters(run, now.filters, kind)
-        now.filters = None
+        run.filters, now.filters = [transpose_filters(run, now.filters, kind) for kind in run.kinds], None
     if index > 0 and tile.n0 > 0:
         now.bands = run.loaded[index - 1].bands
     else:
-        now.bands = [make_bands(kind, plan, tile.first % plan.filters, tile.count) for kind in run.kinds]
+        now.bands = [make_bands(*kind, plan, tile) for kind in zip(run.masks, run.filters, strict=True)]
 
 
 def transpose_rows(rows_sbuf, plan, tile):
     """Groups of a tile transposed: [(c, position), group, rows] in SBUF; 16-bit elements in pairs, as fp32 bits."""
     rows, _, width = rows_sbuf.shape
     even, size = whole_words(rows, 2), plan.channels * width
-    groups_psum = nl.ndarray((size, tile.count, even), dtype=rows_sbuf.dtype, buffer=nl.psum)
+    firsts = [at + g * plan.channels for _, count, at in group_runs(plan, tile) for g in range(count)]
+    groups_psum = transposed_bank([rows_sbuf[0:rows, c : c + plan.channels, 0:width] for c in firsts], size, even)
     groups_sbuf = nl.ndarray((size, tile.count, rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
-    for first, count, at in group_runs(plan, tile):
-        for g in range(count):
-            c = at + g * plan.channels
-            data = rows_sbuf[0:rows, c : c + plan.channels, 0:width]
-            nisa.nc_transpose(dst=groups_psum[0:size, first + g, 0:rows], data=data, engine=nisa.engine.tensor)
     into, found = groups_sbuf, groups_psum[0:size, 0 : tile.count, 0:rows]
     if rows == even:
         into, found = groups_sbuf.view(nl.float32), groups_psum.view(nl.float32)
@@ -238,16 +230,12 @@ def load_update_filters(run, tile):
 def transpose_filters(run, w_sbuf, kind):
     """[(c, position), column, piece, group] in SBUF: the factor of each position of each channel."""
     rows, channels, _ = w_sbuf.shape
-    size, Q, pieces = channels * kind.rows.size, run.geometry.Q, run.plan.pieces
+    size, Q, pieces = channels * kind.size, run.geometry.Q, run.plan.pieces
     filters_sbuf = nl.ndarray((size, Q, rows), dtype=w_sbuf.dtype, buffer=nl.sbuf)
     for q0, columns in cut_at(Q, transposes_of_bank(rows, run.geometry.itemsize)):
-        placed_psum = nl.ndarray((size, columns, whole_words(rows, 2)), dtype=w_sbuf.dtype, buffer=nl.psum)
-        for q in range(columns):
-            data = place_taps(w_sbuf, run.geometry, kind.rows, q0 + q)
-            nisa.nc_transpose(dst=placed_psum[0:size, q, 0:rows], data=data, engine=nisa.engine.tensor)
-        nisa.tensor_copy(
-            dst=filters_sbuf[0:size, q0 : q0 + columns, 0:rows], src=placed_psum[0:size, 0:columns, 0:rows]
-        )
+        placed = [place_taps(w_sbuf, run.geometry, kind, q) for q in range(q0, q0 + columns)]
+        placed_psum = transposed_bank(placed, size, whole_words(rows, 2))
+        nisa.tensor_copy(dst=filters_sbuf[0:size, q0 : q0 + columns, 0:rows], src=placed_psum[:, :, 0:rows])
     return filters_sbuf.reshape_dim(2, (pieces, rows // pieces))
 
 
@@ -266,14 +254,14 @@ def place_taps(w_sbuf, geometry, kind_rows, q):
     return placed_sbuf
 
 
-def make_bands(kind, plan, first, groups):
-    """Bands of groups first .. of transposed filters: [(c, position), group, (h, c, q)] in SBUF."""
-    rows, columns, _, _ = kind.filters.shape
+def make_bands(mask, filters, plan, tile):
+    """Bands of a tile's groups from transposed filters: [(c, position), group, (h, c, q)] in SBUF."""
+    (rows, columns, _, _), first, groups = filters.shape, tile.first % plan.filters, tile.count
     channels, size = plan.channels, plan.channels * columns
-    bands_sbuf = nl.ndarray((rows, groups, plan.pieces, size), dtype=kind.mask.dtype, buffer=nl.sbuf)
-    same = kind.mask.expand_dim(1).broadcast(1, groups).expand_dim(2).broadcast(2, plan.pieces)
+    bands_sbuf = nl.ndarray((rows, groups, plan.pieces, size), dtype=mask.dtype, buffer=nl.sbuf)
+    same = mask.expand_dim(1).broadcast(1, groups).expand_dim(2).broadcast(2, plan.pieces)
     for q in range(columns):
-        taps = kind.filters[0:rows, q, 0 : plan.pieces, first : first + groups].permute((0, 2, 1))
+        taps = filters[0:rows, q, 0 : plan.pieces, first : first + groups].permute((0, 2, 1))
         nisa.tensor_tensor(
             dst=bands_sbuf[0:rows, 0:groups, 0 : plan.pieces, q:size:columns],
             data1=taps.expand_dim(3).broadcast(3, channels),
