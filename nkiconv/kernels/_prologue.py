@@ -253,12 +253,6 @@ class Arrival:
         self.prologue.issue(self.x_sbuf, self.x_sbuf, self.scale, self.shift, ledger)
 
 
-def load_rows(dst, hbm, pattern, offset):
-    """Load an access pattern of rows of x, of its factor or of the state before it into a view of SBUF. A factor fills
-    its own tile, and `finish_gates` multiplies x by it."""
-    load(dst, hbm, pattern, offset)
-
-
 def gates_of(tiles, is_sigmoid):
     """Deferred products of two tiles, x and its factor, in pieces; none for one tile."""
     gates = []

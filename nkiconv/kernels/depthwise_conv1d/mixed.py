@@ -28,12 +28,13 @@ from ...schedules.mixed import GATED_AHEAD, MixedSchedule, cut_pieces, filter_bl
 from ...schedules.recipes import needs_finish, vector_steps
 from ...schedules.rows import channel_runs, channels_of, held_by_all, positions_of, regions_of, run_length, tile_list
 from ...schedules.tiles import BANK_COLUMNS, div_ceil
+from .._engines import scaled
 from .._epilogue import evacuate
 from .._masks import make_diagonals
 from .._prologue import Arrival, finish_gates
 from .._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
 from .geometry import parts_of_core
-from .tensors import Rows, RowTensors
+from .tensors import RowTensors
 
 
 def convolve_rows(tensors, geometry, options, plan):
@@ -58,17 +59,14 @@ def convolve_rows(tensors, geometry, options, plan):
 
 @dataclass
 class HeldTile:
-    """The tensors of a tile in SBUF, each None until it is loaded, or without one."""
+    """A tile in SBUF, each tensor None until it is loaded, or without one: x, and its pending products or prologues;
+    the residual [rows, qn]; filters [rows, S] and bias [rows, 1] in fp32; stationaries [rows, taps, rows]."""
 
-    #: x; the residual [rows, qn]
     x: object = None
+    gates: list = field(default_factory=list)
     residual: object = None
-    #: filters [rows, S] and bias [rows, 1] in fp32
     w: object = None
     bias: object = None
-    #: pending products or prologues of x
-    gates: list = field(default_factory=list)
-    #: [rows, taps on Tensor, rows] stationaries
     diagonals: object = None
     #: Store of y by its first column
     stores: dict = field(default_factory=dict)
@@ -76,25 +74,21 @@ class HeldTile:
 
 @dataclass
 class MixedRun:
-    """The state of one part of the work."""
+    """The state of one part of the work: the HeldTile of each tile; the current chains [A, B] of each piece, each a
+    tile or None; filters and biases [partitions, 1, ...] of each block of channel tiles; WarmBanks; the part's states,
+    if they are staged, once loaded; the number of tiles with x loaded, and with filters and stationaries."""
 
     tensors: RowTensors
     geometry: RowGeometry
     options: Options
     plan: MixedSchedule
     tiles: list
-    #: HeldTile of each
     held: list
     pieces: list
-    #: current chains [A, B] of each piece, each a tile or None
     chains: list
-    #: of each block of channel tiles: filters and biases [partitions, 1, ...]
     filters: list = field(default_factory=list)
-    #: WarmBanks
     warm: list = field(default_factory=list)
-    #: the part's states, if they are staged, once loaded
     states: object = None
-    #: number of tiles with x loaded; with filters and stationaries
     loaded: int = 0
     prepared: int = 0
 
@@ -124,9 +118,9 @@ def load_mixed_filters(run, t):
     """Load filters, in fp32, and biases of the blocks of channel tiles up to that of t."""
     block, first_t, end_t = filter_block(run.geometry), run.tiles[0].t, run.tiles[-1].t + 1
     for t0 in range(first_t + len(run.filters) * block, t + 1, block):
-        loads = (run.tensors.w, run.tensors.bias)
         count = min(block, end_t - t0)
-        run.filters.append([None if one is None else load_channels(run, one, nl.float32, t0, count) for one in loads])
+        loads = (run.tensors.w, run.tensors.bias)
+        run.filters.append([load_channels(run, one, nl.float32, t0, count) for one in loads])
 
 
 def prepare_tile(run, i):
@@ -135,8 +129,7 @@ def prepare_tile(run, i):
     block, place = divmod(tile.t - run.tiles[0].t, filter_block(run.geometry))
     w_sbuf, bias_sbuf = run.filters[block]
     held.w = w_sbuf[0 : tile.rows, 0, place * S : (place + 1) * S]
-    if bias_sbuf is not None:
-        held.bias = bias_sbuf[0 : tile.rows, 0, place : place + 1]
+    held.bias = None if bias_sbuf is None else bias_sbuf[0 : tile.rows, 0, place : place + 1]
     taps = run.plan.taps
     if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         held.diagonals = run.held[i - 1].diagonals
@@ -200,31 +193,26 @@ def sum_on_tensor(run, piece):
     return acc_psum
 
 
+def factors(run, piece, s):
+    """x_s of a piece, and w_s [rows, 1]."""
+    x, place = tap_view(run, piece.tile, s, piece.q0, piece.qn), place_of_tap(run.geometry, s, run.geometry.S)
+    return x, run.held[piece.tile].w[0 : x.shape[0], place : place + 1]
+
+
 def product(run, piece, s):
     """x_s * w_s on Scalar, plus the bias if no epilogue adds it: once, in chain B if there is one."""
-    held, recipe, epilogue = run.held[piece.tile], piece.recipe, run.options.epilogue
-    dst = result(run, piece, 0)
-    place = place_of_tap(run.geometry, s, run.geometry.S)
-    x, w = tap_view(run, piece.tile, s, piece.q0, piece.qn), held.w[0 : dst.shape[0], place : place + 1]
-    added = {}
+    recipe, epilogue, added = piece.recipe, run.options.epilogue, {}
+    dst, (x, w) = result(run, piece, 0), factors(run, piece, s)
     if epilogue.bias and not needs_finish(recipe, epilogue) and (recipe[2] == 0 or s > 0):
-        added = {"op1": nl.add, "operand1": held.bias}
+        added = {"op1": nl.add, "operand1": run.held[piece.tile].bias}
     nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=w, engine=nisa.engine.scalar, **added)
     return dst
 
 
 def extend(run, piece, s, chain, step):
     """chain + x_s * w_s on Vector."""
-    held, dst = run.held[piece.tile], result(run, piece, step)
-    place = place_of_tap(run.geometry, s, run.geometry.S)
-    nisa.scalar_tensor_tensor(
-        dst=dst,
-        data=tap_view(run, piece.tile, s, piece.q0, piece.qn),
-        op0=nl.multiply,
-        operand0=held.w[0 : dst.shape[0], place : place + 1],
-        op1=nl.add,
-        operand1=chain,
-    )
+    dst, (x, w) = result(run, piece, step), factors(run, piece, s)
+    scaled(dst, x, w, nl.add, chain)
     return dst
 
 
@@ -281,13 +269,9 @@ def load_tile_x(run, tile, cuts):
 
 def load_numbers(run, tile):
     """The scale and shift of the prologue for a tile's channels, each [rows, 1] or None."""
-    prologue, found = run.tensors.prologue, []
-    for hbm in (None, None) if prologue is None else (prologue.scale, prologue.shift):
-        if hbm is not None:
-            rows = Rows(hbm, (0 if len(hbm.shape) == 1 else run.geometry.C, 1, 1), 0, 1)
-            hbm = load_channels(run, rows, nl.float32, tile.t, 1, tile.groups[0][0])[0 : tile.rows, 0, 0:1]
-        found.append(hbm)
-    return found
+    every = run.tensors.numbers(run.geometry.C)
+    found = [load_channels(run, one, nl.float32, tile.t, 1, tile.groups[0][0]) for one in every]
+    return [None if one is None else one[0 : tile.rows, 0, 0:1] for one in found]
 
 
 def arrivals(run, x_sbuf, first, begin, end, numbers):
@@ -381,7 +365,9 @@ def load_mixed_residual(run, tile):
 
 def load_channels(run, rows, dtype, t0, tn, n0=0, images=1):
     """Load the rows of the channels of tiles t0 .. t0+tn-1 of some images: [partitions, images, tn * elements], the
-    same in every group."""
+    same in every group; None for None."""
+    if rows is None:
+        return None
     groups, T, (n_step, c_step, step) = run.plan.rows.G, run.plan.rows.T, rows.steps
     P, inner = channels_of(run.geometry.C, T, t0), rows.size
     dst_sbuf = nl.ndarray((groups * P, images, tn * inner), dtype=dtype, buffer=nl.sbuf)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...schedules.depthwise import chunk_start, gate_of, residual_places
-from .._dma import copy
-from .._prologue import gates_of, load_rows
+from .._dma import copy, load
+from .._prologue import gates_of
 
 #: A number of any dtype whose sigmoid is 1.
 ONE_BY_SIGMOID = 10000.0
@@ -50,7 +50,7 @@ class Rows:
 
     def load(self, dst, pattern, n, c, element):
         """Load a region into a view of SBUF."""
-        load_rows(dst, self.hbm, pattern, self.offset(n, c, element))
+        load(dst, self.hbm, pattern, self.offset(n, c, element))
 
     def store(self, src, pattern, n, c, element):
         """Store a view of SBUF to a region."""
@@ -84,6 +84,11 @@ class RowTensors:
     def sources(self):
         """The tensors of the convolution's input: x, and its factor if it has one."""
         return [self.x] if self.gate is None else [self.x, self.gate]
+
+    def numbers(self, C):
+        """Rows of the scale and shift of x's prologue, each None without one; [] without a prologue."""
+        every = [] if self.prologue is None else [self.prologue.scale, self.prologue.shift]
+        return [None if hbm is None else Rows(hbm, (C * (len(hbm.shape) > 1), 1, 1), 0, 1) for hbm in every]
 
     def gates(self, tiles):
         """The pending products of tiles of the sources; [] for x alone."""

@@ -5,7 +5,7 @@ from ...._nki import nki, nl
 from ....schedules.b2b import B2bGeometry, unsupported_reason
 from ..._arguments import check_given, refuse
 from ..._engines import itemsize_of
-from .kernel import Operands, run_b2b
+from .kernel import Run, run_b2b
 
 
 @nki.jit
@@ -42,5 +42,5 @@ def b2b_causal_conv1d_fused(x_ref, proj_ref, mixer_ref, x_state=None, gated_stat
     y_hbm, after = nl.ndarray((N, D, T), dtype=x_ref.dtype, buffer=nl.shared_hbm), (None, None)
     if return_final_states:
         after = tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
-    run_b2b(Operands(x_ref, proj_ref, mixer_ref, y_hbm, (x_state, gated_state), after), geometry)
+    run_b2b(Run(geometry, x_ref, proj_ref, mixer_ref, y_hbm, (x_state, gated_state), after))
     return (y_hbm, *after) if return_final_states else y_hbm

@@ -17,11 +17,11 @@ Zeros of the diagonals are multiplied: a NaN or Inf in x reaches all channels of
 that the definition gives.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
 from ....schedules.b2b import ON_VECTOR, SPANS
-from ....schedules.tiles import BANK_COLUMNS, cut_at, share
+from ....schedules.tiles import BANK_COLUMNS, cut_at, share, size_of
 from ..._dma import load, store
 from ..._engines import scaled
 from ..._masks import make_diagonals
@@ -33,16 +33,20 @@ WARM_UPS = 8
 
 
 @dataclass
-class Operands(nl.NKIObject):
-    """Tensors in HBM: x [N, 3 * D, T], filters [3 * D, S] and [D, S], y [N, D, T]; the states of x and of u before and
-    after, each [N, channels, S - 1] or None."""
+class Run(nl.NKIObject):
+    """A core's work: its spans, and a HeldSpan of each loaded one, from the first on. Tensors in HBM: x [N, 3 * D, T],
+    filters [3 * D, S] and [D, S], y [N, D, T]; the states of x and of u before and after, each [N, channels, S - 1] or
+    None."""
 
+    geometry: object
     x: object
     proj: object
     mixer: object
     y: object
     before: tuple
     after: tuple
+    spans: tuple = ()
+    held: list = field(default_factory=list)
 
 
 @dataclass
@@ -59,16 +63,6 @@ class HeldSpan(nl.NKIObject):
 
 
 @dataclass
-class Run(nl.NKIObject):
-    """A core's operands, its spans, and a HeldSpan of each loaded span, from the first on."""
-
-    operands: Operands
-    geometry: object
-    spans: list
-    held: list
-
-
-@dataclass
 class Piece(nl.NKIObject):
     """Some tokens of a span, `part` (first, count), in the pipeline; sums [rows, tokens] of x2, x1, v and the mixer."""
 
@@ -77,11 +71,10 @@ class Piece(nl.NKIObject):
     sums: list
 
 
-def run_b2b(operands, geometry):
-    """Compute operands.y and operands.after."""
-    spans = geometry.spans(share(geometry.tiles, nl.num_programs(), nl.program_id(0)))
-    pieces = [Piece(i, part, []) for i, span in enumerate(spans) for part in cut_at(span.count, BANK_COLUMNS)]
-    run = Run(operands, geometry, spans, [])
+def run_b2b(run):
+    """Compute run.y and run.after."""
+    run.spans = run.geometry.spans(share(run.geometry.tiles, nl.num_programs(), nl.program_id(0)))
+    pieces = [Piece(i, part, []) for i, span in enumerate(run.spans) for part in cut_at(span.count, BANK_COLUMNS)]
     warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS)
     stages = (project, gate_v, mix, gate_y)
     for step in range(len(pieces) + len(stages) - 1):
@@ -92,18 +85,18 @@ def run_b2b(operands, geometry):
 
 def load_span(run, span):
     """Load a span: x with its halo, and filters if the span before has others."""
-    operands, geometry, rows, size = run.operands, run.geometry, span.rows, run.geometry.short - 1
+    geometry, rows, size = run.geometry, span.rows, run.geometry.short - 1
     w_sbuf, diagonals = load_filters(run, span)
-    x_sbuf = nl.ndarray((rows, 3, size + span.count), dtype=operands.x.dtype, buffer=nl.sbuf)
+    x_sbuf = nl.ndarray((rows, 3, size + span.count), dtype=run.x.dtype, buffer=nl.sbuf)
     lead = min(size, span.first)
     if lead < size:
         into = x_sbuf[:, :, 0 : size - lead]
-        load_state(into, operands.before[0], geometry.D, span, size, lead)
+        load_state(into, run.before[0], geometry.D, span, size, lead)
     pattern = [[geometry.T, rows], [geometry.D * geometry.T, 3], [1, lead + span.count]]
     first = (span.n * 3 * geometry.D + span.c0) * geometry.T + span.first - lead
-    load(x_sbuf[:, :, size - lead : size + span.count], operands.x, pattern, first)
-    u_sbuf = nl.ndarray((rows, geometry.taps - 1 + span.count), dtype=operands.x.dtype, buffer=nl.sbuf)
-    y_sbuf = nl.ndarray((rows, span.count), dtype=operands.y.dtype, buffer=nl.sbuf)
+    load(x_sbuf[:, :, size - lead : size + span.count], run.x, pattern, first)
+    u_sbuf = nl.ndarray((rows, geometry.taps - 1 + span.count), dtype=run.x.dtype, buffer=nl.sbuf)
+    y_sbuf = nl.ndarray((rows, span.count), dtype=run.y.dtype, buffer=nl.sbuf)
     return HeldSpan(span, x_sbuf, u_sbuf, y_sbuf, w_sbuf, diagonals)
 
 
@@ -116,10 +109,10 @@ def load_filters(run, span):
     w_sbuf = nl.ndarray((rows, geometry.all_taps), dtype=nl.float32, buffer=nl.sbuf)
     by_chunk = w_sbuf[:, 0:short].reshape_dim(1, (3, geometry.short))
     pattern = [[geometry.short, rows], [geometry.D * geometry.short, 3], [1, geometry.short]]
-    load(by_chunk, run.operands.proj, pattern, span.c0 * geometry.short)
+    load(by_chunk, run.proj, pattern, span.c0 * geometry.short)
     pattern = [[geometry.taps, rows], [1, geometry.taps]]
-    load(w_sbuf[:, short : geometry.all_taps], run.operands.mixer, pattern, span.c0 * geometry.taps)
-    return w_sbuf, make_diagonals(w_sbuf, run.operands.x.dtype)
+    load(w_sbuf[:, short : geometry.all_taps], run.mixer, pattern, span.c0 * geometry.taps)
+    return w_sbuf, make_diagonals(w_sbuf, run.x.dtype)
 
 
 def load_state(into, state_hbm, D, span, size, skipped):
@@ -127,9 +120,9 @@ def load_state(into, state_hbm, D, span, size, skipped):
     if state_hbm == None:
         nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
         return
-    chunks = 1 if len(into.shape) == 2 else 3
-    pattern = [[size, span.rows], *[[D * size, 3]] * (chunks == 3), [1, into.shape[-1]]]
-    load(into, state_hbm, pattern, (span.n * chunks * D + span.c0) * size + skipped)
+    chunks = into.shape[1:-1]
+    pattern = [[size, span.rows], *([D * size, count] for count in chunks), [1, into.shape[-1]]]
+    load(into, state_hbm, pattern, (span.n * size_of(chunks) * D + span.c0) * size + skipped)
 
 
 def sums_of(geometry, one, place, source, part):
@@ -166,7 +159,7 @@ def gate_v(run, piece):
     one, size, (first, count) = run.held[piece.index], run.geometry.taps - 1, piece.part
     rows, span = one.span.rows, one.span
     if first == 0 and span.first == 0:
-        load_state(one.u[0:rows, 0:size], run.operands.before[1], run.geometry.D, span, size, 0)
+        load_state(one.u[0:rows, 0:size], run.before[1], run.geometry.D, span, size, 0)
     elif first == 0:
         last = run.held[piece.index - 1]
         after = last.u[0:rows, last.span.count : last.span.count + size]
@@ -183,17 +176,17 @@ def mix(run, piece):
 
 def gate_y(run, piece):
     """Compute y; store it after the last piece of a span, and the states after the last piece of an image."""
-    one, geometry, operands, (first, count) = run.held[piece.index], run.geometry, run.operands, piece.part
+    one, geometry, (first, count) = run.held[piece.index], run.geometry, piece.part
     rows, span = one.span.rows, one.span
     into = one.y[0:rows, first : first + count]
     nisa.tensor_tensor(dst=into, data1=piece.sums[1], data2=piece.sums[0], op=nl.multiply, engine=nisa.engine.vector)
     if first + count < span.count:
         return
     row = span.n * geometry.D + span.c0
-    store(one.y, operands.y, [[geometry.T, rows], [1, span.count]], row * geometry.T + span.first)
-    if operands.after[0] != None and span.first + span.count == geometry.T:
+    store(one.y, run.y, [[geometry.T, rows], [1, span.count]], row * geometry.T + span.first)
+    if run.after[0] != None and span.first + span.count == geometry.T:
         short, taps = geometry.short - 1, geometry.taps - 1
         pattern = [[short, rows], [geometry.D * short, 3], [1, short]]
         last = one.x[0:rows, 0:3, span.count : span.count + short]
-        store(last, operands.after[0], pattern, (3 * span.n * geometry.D + span.c0) * short)
-        store(one.u[0:rows, span.count : span.count + taps], operands.after[1], [[taps, rows], [1, taps]], row * taps)
+        store(last, run.after[0], pattern, (3 * span.n * geometry.D + span.c0) * short)
+        store(one.u[0:rows, span.count : span.count + taps], run.after[1], [[taps, rows], [1, taps]], row * taps)

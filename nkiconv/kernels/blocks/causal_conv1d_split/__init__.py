@@ -1,8 +1,4 @@
-"""Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernel.
-
-kernel.py has the prefill loop and its bound; results.py sums, normalises and stores y and the returned states; step.py
-has the decode loop.
-"""
+"""Causal depthwise conv1d, SiLU, split into parts of heads, l2norm: the public kernels."""
 
 from dataclasses import dataclass
 
@@ -25,9 +21,7 @@ from ..._arguments import check_bias, check_given, refuse
 from ..._engines import itemsize_of
 from ..._epilogue import read_epilogue
 from ...depthwise_conv1d.state import check_state
-from .kernel import convolve_heads
-from .results import store_states
-from .step import step_heads
+from .kernel import convolve_heads, step_heads, store_states
 
 
 @dataclass

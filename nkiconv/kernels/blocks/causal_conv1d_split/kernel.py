@@ -1,4 +1,4 @@
-"""The loop of `causal_conv1d_split_heads`: token-major sums of depthwise filters, straight from the Tensor Engine.
+"""The loops of `causal_conv1d_split_heads` and its decode step: token-major sums of depthwise filters.
 
     for each step: 128 tokens of up to 512 channels
         for each channel tile, tap s:
@@ -10,20 +10,51 @@ partitions and channels along the free axis, as y in HBM, and the dim of a head 
 
 Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd makes the diagonals of the next span, and issues stores;
 Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar evacuates a bank with the activation; Vector and
-GpSimd normalise (results.py), in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step against HBM's 733
+GpSimd normalise, in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step against HBM's 733
 in bf16); with fewer taps by HBM.
+
+One `bn_stats` a head reads z once: count, mean and sum of squared deviations, of elements at even and odd places. The
+sum of squares adds both halves' deviations + count * mean^2: no term is negative, so nothing cancels. Compared with a
+product and a reduction this saves a third of Vector's time for heads of 128. A NaN or Inf makes all of its head NaN.
+
+A decode step has one or a few tokens of each of many sequences, after their states:
+
+    for each group of up to 512 channels, up to 128 sequences:
+        rows = state[slot of n, channels, S - 1], x[n, channels, tokens]
+        for each position, channel tile:  transpose [sequences, channels] to [channels, sequences], on Tensor
+        for each token t:  as a step above, with the windows at positions t .. t + S - 1
+        state[slot of n, channels] = the last S - 1 positions
+
+Its rows are loaded with sequences on the partitions, so that HBM sees long runs. A transposed position is a stationary
+operand, and the sums have sequences on the partitions again. GpSimd loads and stores states if slots are by index
+(descriptors are made as it runs).
 
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches all channels of its tile, at most 128, at the tokens
 whose windows hold it.
 """
 
+from dataclasses import dataclass
+
 from ...._nki import nisa, nl
-from ....schedules.split import build
-from ..._prologue import load_rows, load_tokens
-from .results import Results, load_filters
+from ....schedules.split import build, states_after
+from ....schedules.tiles import BANK_COLUMNS, share, size_of, whole_words
+from ..._dma import load, load_from_rows, store, store_to_rows
+from ..._engines import book_select, book_vector, copy_balanced, new_ledger, pick_sum
+from ..._epilogue import evacuate, load_bias_rows
+from ..._masks import make_diagonals
+from ..._prologue import load_tokens
+from ..._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
+from ...conv.filter_feed import transpose_into
+from ...conv.sums import multiply
+from ...depthwise_conv1d.state import states_of, store_final_state, store_rows
+from ...depthwise_conv1d.tensors import Rows, RowTensors
 
 #: The number of spans whose x is loaded ahead of the current one.
 SPANS_AHEAD = 3
+#: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
+WARM_UPS = 8
+#: In a decode step, the most groups loaded ahead, with the current one, and bytes a partition of all groups in SBUF.
+GROUPS_AHEAD, HELD_BYTES = 3, 106496
 
 
 def convolve_heads(operands, geometry, epilogue, eps):
@@ -72,7 +103,7 @@ def load_span(operands, geometry, span):
         steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c)
         into = x_sbuf[0 : run.rows, tiles, halo - before : halo + span.count]
         if geometry.x_t == 1:
-            load_rows(into, operands.x, [[steps[0], run.rows], [steps[1], run.tiles], [1, columns]], offset)
+            load(into, operands.x, [[steps[0], run.rows], [steps[1], run.tiles], [1, columns]], offset)
         else:
             for tile in range(run.tiles):
                 dst = into[0 : run.rows, tile, 0:columns]
@@ -87,4 +118,246 @@ def load_halo(dst, operands, geometry, run, row, present):
         return
     size = geometry.S - 1
     pattern = [[run.row_step * size, run.rows], [run.tile_step * size, run.tiles], [1, size - present]]
-    load_rows(dst, operands.state, pattern, (row.number * geometry.C + run.c0) * size + present)
+    load(dst, operands.state, pattern, (row.number * geometry.C + run.c0) * size + present)
+
+
+def load_filters(operands, geometry, group, first, ledger):
+    """(diagonals, bias) of a group in SBUF: a matrix [partitions, S, partitions] for each tile, with the filters of tap
+    s on its diagonal; [128, channels] fp32 on all partitions, or None.
+
+    first: whether it is the core's first group: then tiles are made one by one, so that the first is ready early.
+    """
+    S, diagonals = geometry.S, []
+    for run in group.runs:
+        w_sbuf = nl.ndarray((run.rows, run.tiles, S), dtype=operands.w.dtype, buffer=nl.sbuf)
+        load(w_sbuf, operands.w, [[run.row_step * S, run.rows], [run.tile_step * S, run.tiles], [1, S]], run.c0 * S)
+        each = 1 if first else run.tiles
+        for tile in range(0, run.tiles, each):
+            book_select(ledger, each * S * run.rows)
+            taps = w_sbuf[:, tile : tile + each].reshape((run.rows, each * S))
+            found = make_diagonals(taps, operands.w.dtype)
+            diagonals += [found[0 : run.rows, one * S : (one + 1) * S, 0 : run.rows] for one in range(each)]
+    return diagonals, load_bias_rows(operands.bias, group.c0, group.count)
+
+
+class Results:
+    """A core's evacuation into parts of y in HBM; norms: the unfinished norms of heads, oldest first."""
+
+    def __init__(self, parts, epilogue, eps):
+        self.parts, self.epilogue, self.eps, self.ledger, self.norms = parts, epilogue, eps, new_ledger(), []
+        self.warm = warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS)
+
+    def add(self, group, count, window, filters, step, token):
+        """Compute y of `count` tokens of a group.
+
+        window: returns the view [partitions, tokens] of x at (partitions, tile, tap). filters: of `load_filters`.
+        The first is token `token` of y [N * T, heads, dim], the others follow `step` apart.
+        """
+        (diagonals, bias), y_hbm = filters, self.parts[group.part]
+        acc_psum, started = accumulator(self.warm, (count, group.count))
+        for run in group.runs:
+            for tile in range(run.tile0, run.tile0 + run.tiles):
+                for s in range(diagonals[tile].shape[1]):
+                    moving, adds = diagonals[tile][0 : run.rows, s, 0 : run.rows], started or s > 0
+                    multiply(acc_psum[:, group.channels(run, tile)], window(run.rows, tile, s), moving, adds)
+        self.advance()
+        y_sbuf = nl.ndarray((count, group.count), dtype=y_hbm.dtype, buffer=nl.sbuf)
+        z_sbuf = nl.ndarray((count, group.count), dtype=nl.float32, buffer=nl.sbuf) if group.heads > 0 else y_sbuf
+        bias = None if bias == None else bias[0:count, 0 : group.count]
+        evacuate(z_sbuf, acc_psum, bias, None, self.epilogue, self.ledger)
+        channels = y_hbm.shape[2] * y_hbm.shape[3]
+        place = [[step * channels, count], [1, group.count]], token * channels + group.first
+        if group.heads == 0:
+            store(y_sbuf, y_hbm, *place)
+        else:
+            self.norms.append(self.normalize(z_sbuf, y_sbuf, group.heads, y_hbm, place))
+
+    def normalize(self, z_sbuf, y_sbuf, heads, y_hbm, place):
+        """Compute and store y of heads [tokens, channels], in stages that are issued one step apart, so that no engine
+        waits for another's latest result: by Vector, and the product by Vector or GpSimd."""
+        z, y = (one.reshape_dim(1, (heads, one.shape[1] // heads)) for one in (z_sbuf, y_sbuf))
+        (tokens, _, dim), ledger = z.shape, self.ledger
+        stats_sbuf = nl.ndarray((tokens, heads, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
+        for head in range(heads):
+            book_vector(ledger, dim)
+            into = stats_sbuf[:, head].reshape((tokens, 6))
+            nisa.bn_stats(dst=into, data=z[:, head])
+        yield True
+        counts, means = (stats_sbuf[:, :, :, which] for which in (0, 1))
+        for _ in range(2):
+            book_vector(ledger, 2 * heads)
+            nisa.tensor_tensor(dst=counts, data1=counts, data2=means, op=nl.multiply)
+            yield True
+        factor_sbuf = nl.ndarray((tokens, heads, 1), dtype=nl.float32, buffer=nl.sbuf)
+        book_vector(ledger, 4 * heads)
+        nisa.tensor_reduce(dst=factor_sbuf, op=nl.add, data=stats_sbuf[:, :, :, 0:3:2], axis=(2, 3))
+        yield True
+        book_vector(ledger, heads)
+        nisa.tensor_scalar(
+            dst=factor_sbuf, data=factor_sbuf, op0=nl.add, operand0=self.eps, op1=nl.power, operand1=-0.5
+        )
+        yield True
+        engine = pick_sum(ledger, size_of(z.shape[1:]), False)
+        nisa.tensor_tensor(dst=y, data1=z, data2=factor_sbuf.broadcast(2, dim), op=nl.multiply, engine=engine)
+        store(y_sbuf, y_hbm, *place)
+
+    def advance(self):
+        """Issue one more stage of each norm, oldest first."""
+        self.norms = [one for one in self.norms if next(one, False)]
+
+    def end(self):
+        """Issue all remaining stages."""
+        while self.norms:
+            self.advance()
+
+
+def store_states(operands, geometry, final, positions):
+    """Store the requested states; returns a tuple: [rows, C, S - 1] if `final`, then [N, positions, C, S - 1]."""
+    found, size, rows, dtype = (), geometry.S - 1, geometry.rows, operands.x.dtype
+    if final:
+        final_hbm = nl.ndarray((len(rows), geometry.C, size), dtype=dtype, buffer=nl.shared_hbm)
+        if len({row.count for row in rows}) == 1 and len(rows) == geometry.N:
+            store_state(operands, geometry, rows[0], final_hbm, 0, geometry.N)
+        else:
+            for row in rows:
+                store_state(operands, geometry, row, final_hbm, row.number)
+        found += (final_hbm,)
+    if positions is not None:
+        states_hbm = nl.ndarray((geometry.N, len(positions), geometry.C, size), dtype=dtype, buffer=nl.shared_hbm)
+        for image, number, row in states_after(rows, positions):
+            store_state(operands, geometry, row, states_hbm, image * len(positions) + number)
+        found += (states_hbm,)
+    return found
+
+
+def store_state(operands, geometry, row, states_hbm, place, images=1):
+    """Store the last inputs of a row, or of the rows of `images` images, as states from `place` on of [..., C, S - 1];
+    an empty row stores its own state."""
+    C, size = geometry.C, geometry.S - 1
+    steps, first = (geometry.x_n, geometry.x_c, geometry.x_t), row.image * geometry.x_n + row.first * geometry.x_t
+    state = None if operands.state is None else states_of(operands.state, C, -size, 0, row.number * C)
+    tensors = RowTensors(Rows(operands.x, steps, 0, row.count, first), state)
+    final = states_of(states_hbm, C, 0, size, place * C)
+    if row.count > 0:
+        store_final_state(tensors, final, images, C)
+    else:
+        store_rows(tensors, final, 0, *share(C, nl.num_programs(), nl.program_id(0)))
+
+
+@dataclass
+class HeldGroup:
+    """Sequences first .. first + count - 1 of a group in SBUF: slots [sequences, 1] or None, state [sequences,
+    channels, S - 1], x [sequences, channels, tokens]; filters; transposed positions."""
+
+    group: object
+    first: int
+    count: int
+    slots: object
+    state: object
+    x: object
+    filters: tuple
+    positions: list
+
+
+def step_heads(operands, geometry, epilogue, eps, tokens):
+    """Compute operands.parts and operands.state. geometry: with sequences as its tokens; tokens: (T, x's stride along
+    tokens)."""
+    plan, T = build(geometry, nl.num_programs(), nl.program_id(0)), tokens[0]
+    out = Results(operands.parts, epilogue, eps)
+    slots, held, count, ahead = {}, [], len(plan.steps), groups_held(geometry, T)
+    # with slots by index, a load may depend on a store before it: all loads of a batch go first
+    batch = 1 if operands.indices == None else ahead
+    for index in range(count + 1):
+        loaded = index + min(ahead, GROUPS_AHEAD) if operands.indices == None else (index // batch + 1) * batch
+        for step in plan.steps[len(held) : loaded]:
+            held.append(load_group(operands, geometry, plan.spans[step.span], step, tokens, slots))
+            held[-1].filters = load_filters(operands, geometry, held[-1].group, len(held) == 1, out.ledger)
+        if index < count:
+            places = range(geometry.S - 1 + T)
+            held[index].positions = [transpose_position(held[index], place, out.ledger) for place in places]
+        if index > 0:
+            for t in range(T):
+                sum_token(out, held[index - 1], t, T)
+            join_next_states(held[index - 1], geometry.S - 1, T, out.ledger)
+        if index % batch == 0 or index == count:
+            for one in range(max(0, index - batch), index):
+                if held[one] is not None:
+                    store_next_states(operands, geometry, held[one])
+                    held[one] = None
+    out.end()
+
+
+def groups_held(geometry, T):
+    """The number of groups whose x, states before and after, and filters SBUF holds at once."""
+    return max(1, HELD_BYTES // (BANK_COLUMNS * (T + 3 * geometry.S) * geometry.itemsize))
+
+
+def load_group(operands, geometry, span, step, tokens, rows):
+    """Start the loads of a group's states and tokens; rows: loaded slots by their first sequence."""
+    group, first, count, size, T = span.group, span.first + step.first, step.count, geometry.S - 1, tokens[0]
+    if operands.indices != None and first not in rows:
+        rows[first] = nl.ndarray((count, 1), dtype=operands.indices.dtype, buffer=nl.sbuf)
+        load(rows[first], operands.indices, [[1, count], [1, 1]], first)
+    slots, pattern = rows.get(first), [[geometry.C * size, count], [1, group.count * size]]
+    state_sbuf = nl.ndarray((count, group.count, size), dtype=operands.state.dtype, buffer=nl.sbuf)
+    into = state_sbuf.reshape((count, group.count * size))
+    if slots is None:
+        load(into, operands.state, pattern, (first * geometry.C + group.c0) * size)
+    else:
+        nisa.memset(dst=into, value=0.0)
+        load_from_rows(into, operands.state, pattern, group.c0 * size, slots)
+    # in memory order
+    axes = [[geometry.x_c, group.count], [tokens[1], T]]
+    by_token = geometry.x_c == 1
+    pattern = [[geometry.x_n, count], *(axes[::-1] if by_token else axes)]
+    x_sbuf = nl.ndarray(tuple(extent for _, extent in pattern), dtype=operands.x.dtype, buffer=nl.sbuf)
+    load(x_sbuf, operands.x, pattern, first * geometry.x_n + group.c0 * geometry.x_c)
+    return HeldGroup(group, first, count, slots, state_sbuf, x_sbuf.permute((0, 2, 1)) if by_token else x_sbuf, (), [])
+
+
+def transpose_position(held, place, ledger):
+    """Transpose a position of the state, or of x after it, into [channels, tiles, sequences] in SBUF."""
+    group, count, size = held.group, held.count, held.state.shape[2]
+    source, place = (held.state, place) if place < size else (held.x, place - size)
+    shape = (nl.tile_size.pmax, group.tiles, count)
+    found_sbuf = nl.ndarray(shape, dtype=source.dtype, buffer=nl.sbuf)
+    found_psum = nl.ndarray((*shape[:2], whole_words(count, 2)), dtype=source.dtype, buffer=nl.psum)
+    for run in group.runs:
+        tiles = slice(run.tile0, run.tile0 + run.tiles)
+        every = [group.channels(run, tile) for tile in range(tiles.start, tiles.stop)]
+        transpose_into(found_psum[:, tiles], [source[:, channels, place] for channels in every])
+        copy_balanced(found_sbuf[0 : run.rows, tiles, 0:count], found_psum[0 : run.rows, tiles, 0:count], ledger)
+    return found_sbuf
+
+
+def sum_token(out, held, t, T):
+    """Compute y of token t of the T tokens of a group's sequences."""
+
+    def window(rows, tile, s):
+        return held.positions[t + s][0:rows, tile, 0 : held.count]
+
+    out.add(held.group, held.count, window, held.filters, T, held.first * T + t)
+
+
+def join_next_states(held, size, T, ledger):
+    """Replace a group's state by the last positions of state and x."""
+    count, channels, kept = held.count, held.group.count, max(0, size - T)
+    next_sbuf = nl.ndarray((count, channels, size), dtype=held.state.dtype, buffer=nl.sbuf)
+    parts = [(kept, size, held.x, T - (size - kept))]
+    if kept > 0:
+        parts.append((0, kept, held.state, size - kept))
+    for begin, end, source, place in parts:
+        src = source[0:count, 0:channels, place : place + end - begin]
+        copy_balanced(next_sbuf[:, :, begin:end], src, ledger)
+    held.state, held.positions = next_sbuf, []
+
+
+def store_next_states(operands, geometry, held):
+    """Store states to their slots; padding's are not stored."""
+    group, size = held.group, geometry.S - 1
+    elements = group.count * size
+    source, pattern = held.state.reshape((held.count, elements)), [[geometry.C * size, held.count], [1, elements]]
+    if held.slots is None:
+        store(source, operands.state, pattern, (held.first * geometry.C + group.c0) * size)
+    else:
+        store_to_rows(source, operands.state, pattern, group.c0 * size, held.slots)

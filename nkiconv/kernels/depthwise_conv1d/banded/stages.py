@@ -18,7 +18,6 @@ from ..._engines import SCALAR_WORK, VECTOR_WORK, copy_balanced, pick
 from ..._epilogue import evacuate
 from ..._prologue import Arrival, finish_gates
 from ..._warm import accumulator
-from ..tensors import Rows
 from .bands import BIAS_PARTS, as_words, bands_of
 
 
@@ -88,16 +87,14 @@ def arrivals(run, tile, rows_sbuf):
     if prologue is None:
         return []
     (partitions, A, size), found, numbers = rows_sbuf.shape, [], []
-    for hbm in (prologue.scale, prologue.shift):
-        numbers_sbuf = None
-        if hbm is not None:
-            numbers_sbuf = nl.ndarray((partitions, A, 1), dtype=nl.float32, buffer=nl.sbuf)
+    for rows in run.tensors.numbers(geometry.C):
+        numbers.append(None if rows is None else nl.ndarray((partitions, A, 1), dtype=nl.float32, buffer=nl.sbuf))
+        if rows is not None:
             if tile.last < A:
-                nisa.memset(dst=numbers_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+                nisa.memset(dst=numbers[-1], value=0.0, engine=nisa.engine.gpsimd)
             # the same for every chunk
-            rows = Rows(hbm, (0 if len(hbm.shape) == 1 else geometry.C, 1, 0), 0, tile.chunks_in)
-            move_chunks(run, tile, numbers_sbuf, rows, 0, 1)
-        numbers.append(numbers_sbuf)
+            every = replace(rows, steps=(*rows.steps[:2], 0), high=tile.chunks_in)
+            move_chunks(run, tile, numbers[-1], every, 0, 1)
     for a in range(A):
         of_a = (None if one is None else one[0:partitions, a, 0:1] for one in numbers)
         found.append(Arrival(rows_sbuf[0:partitions, a, 0:size], prologue, *of_a))
