@@ -269,8 +269,8 @@ def load_tile_x(run, tile, cuts):
 
 def load_numbers(run, tile):
     """The scale and shift of the prologue for a tile's channels, each [rows, 1] or None."""
-    every = run.tensors.numbers(run.geometry.C)
-    found = [load_channels(run, one, nl.float32, tile.t, 1, tile.groups[0][0]) for one in every]
+    n = tile.groups[0][0]
+    found = [load_channels(run, one, nl.float32, tile.t, 1, n) for one in run.tensors.numbers()]
     return [None if one is None else one[0 : tile.rows, 0, 0:1] for one in found]
 
 

@@ -128,7 +128,7 @@ def store_tile(tensors, final, place, tile, by_image, width, ledger):
     tails = [load_tails(rows, place, tile, by_image, width) for rows in tensors.sources]
     finish_gates(tensors.gates(tails), None)
     if tensors.prologue is not None:
-        apply_prologue(tensors.prologue, tails[0], n, c)
+        apply_prologue(tensors, tails[0], n, c)
     last = tails[0][0:partitions, 0:length, width - from_x : width]
     copy_balanced(final_sbuf[0:partitions, 0:length, size - from_x : size], last, ledger)
     final.store(flat_sbuf, [*lines, [1, length * size]], n, c, 0)
@@ -146,15 +146,13 @@ def load_tails(x, place, tile, by_image, width):
     return x_sbuf.permute((0, 2, 1)) if by_channel else x_sbuf
 
 
-def apply_prologue(prologue, tail_sbuf, image, channel):
+def apply_prologue(tensors, tail_sbuf, n, c):
     """tail = act(tail * scale + shift) of [partitions, rows, elements], whose first row is (image, channel)."""
-    partitions, length, width = tail_sbuf.shape
-    found = tail_sbuf
-    for hbm, op in ((prologue.scale, nl.multiply), (prologue.shift, nl.add)):
-        if hbm is not None:
+    (partitions, length, width), prologue, found = tail_sbuf.shape, tensors.prologue, tail_sbuf
+    for rows, op in zip(tensors.numbers(), (nl.multiply, nl.add), strict=True):
+        if rows is not None:
             numbers_sbuf = nl.ndarray((partitions, length), dtype=nl.float32, buffer=nl.sbuf)
-            start = channel + (0 if len(hbm.shape) == 1 else image * hbm.shape[1])
-            copy(numbers_sbuf, hbm.ap(pattern=[[length, partitions], [1, length]], offset=start))
+            rows.load(numbers_sbuf, [[length, partitions], [1, length]], n, c, 0)
             into = nl.ndarray(tail_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
             each = numbers_sbuf.expand_dim(2).broadcast(2, width)
             nisa.tensor_tensor(dst=into, data1=found, data2=each, op=op, engine=nisa.engine.vector)

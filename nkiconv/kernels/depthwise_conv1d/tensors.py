@@ -77,7 +77,7 @@ class RowTensors:
     residual: Rows = None
     gate: Rows = None
     sums: Rows = None
-    prologue: object = None
+    prologue: Any = None
     is_sigmoid: bool = False
 
     @property
@@ -85,10 +85,11 @@ class RowTensors:
         """The tensors of the convolution's input: x, and its factor if it has one."""
         return [self.x] if self.gate is None else [self.x, self.gate]
 
-    def numbers(self, C):
+    def numbers(self):
         """Rows of the scale and shift of x's prologue, each None without one; [] without a prologue."""
         every = [] if self.prologue is None else [self.prologue.scale, self.prologue.shift]
-        return [None if hbm is None else Rows(hbm, (C * (len(hbm.shape) > 1), 1, 1), 0, 1) for hbm in every]
+        steps = (None if hbm is None else (0, *hbm.shape[1:])[-1] for hbm in every)
+        return [None if hbm is None else Rows(hbm, (n, 1, 1), 0, 1) for hbm, n in zip(every, steps, strict=True)]
 
     def gates(self, tiles):
         """The pending products of tiles of the sources; [] for x alone."""

@@ -67,17 +67,16 @@ AT_START = 2
 
 @dataclass
 class HeldTile:
-    """The on-chip tensors of a tile in the stages, each None until it is allocated."""
+    """The on-chip tensors of a tile in the stages, each None until it is allocated. gates: pending products of rows_in
+    with its gate, or its prologue; acc: the current accumulator, `started` if it holds zeros that products add to."""
 
     bias: object = None
     rows_in: object = None
-    #: pending products of rows_in with its gate, or its prologue
     gates: list = field(default_factory=list)
     residual: object = None
     x_blocks: object = None
     y_blocks: object = None
     rows_out: object = None
-    #: the current accumulator, and whether it holds zeros that products are added to
     acc: object = None
     started: bool = False
 
@@ -92,31 +91,30 @@ class RowsBuffer:
 
 @dataclass
 class BandedRun:
-    """The state of a core's work that its stages share."""
+    """The state of a core's work that its stages share.
+
+    held: HeldTile of each tile; queue: contents of band buffers in order of use, (first channel, channels); middle,
+    end: the epilogues of evacuations to Y, and to rows; sum_dtype: Y's. buffers: of bands; rings: of rows of x, and of
+    its factor. mirror: the matrix that undoes the mirroring; identity: spreads the bias; bias, ones: the bias in parts,
+    for sums that are rows, and what spreads it.
+    """
 
     tensors: RowTensors
     geometry: RowGeometry
     blocks: BandedSchedule
     tiles: list
-    #: HeldTile of each
     held: list
-    #: contents of band buffers in order of use: (first channel, channels)
     queue: list
-    #: the epilogues of evacuations to Y, and to rows
     middle: Epilogue
     end: Epilogue
-    #: dtype of Y
     sum_dtype: object
     ledger: Ledger
-    #: band buffers, buffers of rows of x and of its factor, WarmBanks
     buffers: list = field(default_factory=list)
     rings: list = field(default_factory=list)
     warm: list = field(default_factory=list)
-    #: the Filters, the matrix that undoes the mirroring, and the identity that spreads the bias
     filters: object = None
     mirror: object = None
     identity: object = None
-    #: the bias in parts, for sums that are rows, and the ones that spread it
     bias: object = None
     ones: object = None
 
@@ -132,11 +130,8 @@ def start_banded(tensors, geometry, epilogue, blocks):
     end = replace(epilogue, bias=False, **({} if waits else plain))
     tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
     tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
-    queue, A = [], blocks.per_group
-    for tile in tiles:
-        for first, groups in cut_at(tile.gn, blocks.buffer_groups):
-            c0 = (tile.g0 + first) * A
-            queue.append((c0, min(groups * A, geometry.C - c0)))
+    A, groups = blocks.per_group, [(tile.g0 + g, n) for tile in tiles for g, n in cut_at(tile.gn, blocks.buffer_groups)]
+    queue = [(g * A, min(n * A, geometry.C - g * A)) for g, n in groups]
     held = [HeldTile() for _ in tiles]
     return BandedRun(tensors, geometry, blocks, tiles, held, queue, middle, end, sum_dtype, new_ledger())
 

@@ -18,6 +18,7 @@ from ..._engines import SCALAR_WORK, VECTOR_WORK, copy_balanced, pick
 from ..._epilogue import evacuate
 from ..._prologue import Arrival, finish_gates
 from ..._warm import accumulator
+from ...conv.filter_feed import transpose_into
 from .bands import BIAS_PARTS, as_words, bands_of
 
 
@@ -87,7 +88,7 @@ def arrivals(run, tile, rows_sbuf):
     if prologue is None:
         return []
     (partitions, A, size), found, numbers = rows_sbuf.shape, [], []
-    for rows in run.tensors.numbers(geometry.C):
+    for rows in run.tensors.numbers():
         numbers.append(None if rows is None else nl.ndarray((partitions, A, 1), dtype=nl.float32, buffer=nl.sbuf))
         if rows is not None:
             if tile.last < A:
@@ -156,18 +157,12 @@ def transpose_in(run, index, parts, part):
         return
     finish_gates(held.gates, run.ledger if index > 0 else None)
     at_once = transposes_a_bank(run.geometry, tile)
-    for piece in range(first, first + count):
-        j0 = piece * at_once
-        jn = min(at_once, tile.blocks_in - j0)
+    for j0, jn in some_of(cut_at(tile.blocks_in, at_once), (first, count)):
+        begins = [first_position(blocks.apart, blocks.block, j) for j in range(j0, j0 + jn)]
+        columns = [slice(begin, begin + (blocks.block - 1) * blocks.apart + 1, blocks.apart) for begin in begins]
+        sources = [held.rows_in[0:partitions, 0 : blocks.per_group, some] for some in columns]
         transposed_psum = nl.ndarray((size, at_once, whole_words(partitions, 2)), dtype=x_dtype, buffer=nl.psum)
-        for j in range(jn):
-            begin = first_position(blocks.apart, blocks.block, j0 + j)
-            end = begin + (blocks.block - 1) * blocks.apart + 1
-            nisa.nc_transpose(
-                dst=transposed_psum[0:size, j, 0:partitions],
-                data=held.rows_in[0:partitions, 0 : blocks.per_group, begin : end : blocks.apart],
-                engine=nisa.engine.tensor,
-            )
+        transpose_into(transposed_psum, sources)
         rows, chunks = tile.rows, [tile.blocks_in * tile.rows, tile.chunks_in]
         pattern = [[rows * tile.x_width, size], [rows, jn], chunks, [1, rows]]
         places = held.x_blocks.ap(pattern=pattern, offset=(tile.data0 + j0) * rows)
