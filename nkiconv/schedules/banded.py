@@ -14,14 +14,7 @@ import itertools
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from .depthwise import (
-    Options,
-    RowGeometry,
-    gate_bytes,
-    gate_of,
-    part_most,
-    part_span,
-)
+from .depthwise import Options, RowGeometry, gate_bytes, gate_of, part_most, part_span
 from .options import PROLOGUE_ARGUMENTS
 from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, Part, cut, cut_at, div_ceil, fits_sbuf, whole_words

@@ -19,13 +19,7 @@ from itertools import product
 
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
-from .depthwise import (
-    Options,
-    RowGeometry,
-    gate_bytes,
-    input_unsupported,
-    inputs_of,
-)
+from .depthwise import Options, RowGeometry, gate_bytes, input_unsupported, inputs_of
 from .prices import transpose_ns
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil

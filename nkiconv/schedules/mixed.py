@@ -25,16 +25,7 @@ from .recipes import (
     reads_out,
     tap_count,
 )
-from .rows import (
-    LOAD_BYTES_MAX,
-    RowPlan,
-    RowTile,
-    channels_of,
-    load_bytes,
-    part_total,
-    plan_rows,
-    tile_count,
-)
+from .rows import LOAD_BYTES_MAX, RowPlan, RowTile, channels_of, load_bytes, part_total, plan_rows, tile_count
 from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, unchecked, warm_up
 from .tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 
@@ -102,20 +93,20 @@ class MixedPiece:
 
 @dataclass(frozen=True)
 class MixedSchedule:
-    """All settings of a problem as they fit, and the sizes that follow from them."""
+    """All settings of a problem as they fit, and the sizes that follow from them.
 
-    #: columns of a tile and of a piece are those that fit
+    states: bytes a partition of states that are loaded together and then copied to their columns; 0: each is loaded
+    there. prefetch: tiles loaded ahead of the sums, as many as fit. taps, phases, in_psum: the most of any recipe, on
+    Tensor, of a piece, pieces with sums in PSUM at once.
+    """
+
     settings: MixedSettings
     rows: RowPlan
-    #: bytes a partition of states that are loaded together and then copied to their columns; 0: each is loaded there
     states: int
-    #: tiles loaded ahead of the sums: as many as fit
+    taps: int
+    phases: int
+    in_psum: int
     prefetch: int = PREFETCH
-    #: the most of any recipe: taps on Tensor, phases, steps of a phase, pieces with sums in PSUM at once
-    taps: int = 0
-    phases: int = 0
-    phase_steps: int = 0
-    in_psum: int = 1
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target, on_tensor: bool) -> MixedSettings:
@@ -193,16 +184,13 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
     """The schedule of all settings, with as many tiles loaded ahead as SBUF holds."""
     rows = plan_rows(geometry, settings.shard, settings.columns, is_on_array(settings))
     recipes = settings.start + settings.recipes + settings.end
-    phases = [phases_of(recipe, options.epilogue) for recipe in recipes]
-    taps = max(recipe[0] for recipe in recipes)
     in_psum = [3 if recipe[1] == 0 and recipe[3] > 0 else 2 for recipe in recipes if recipe[0] > 0]
     found = MixedSchedule(
         settings=replace(settings, columns=rows.columns, piece=min(settings.piece, max(1, rows.columns))),
         rows=rows,
         states=staged_bytes(geometry, options, rows),
-        taps=taps,
-        phases=max(map(len, phases)),
-        phase_steps=max(end - begin for own in phases for begin, end in own),
+        taps=max(recipe[0] for recipe in recipes),
+        phases=max(len(phases_of(recipe, options.epilogue)) for recipe in recipes),
         in_psum=max(in_psum, default=1),
     )
     ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, options, found, n) <= MIXED_SBUF_BYTES)

@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
-from .depthwise import (
-    Options,
-    RowGeometry,
-    gate_ns,
-    input_unsupported,
-    inputs_of,
-)
+from .depthwise import Options, RowGeometry, gate_ns, input_unsupported, inputs_of
 from .prices import transpose_ns
 from .settings import Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slot_for

@@ -295,10 +295,7 @@ def multiply_step(x_sbuf, w_sbuf, plan, same_channel, unit, step):
         multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block)
     kept_sbuf = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(
-        dst=kept_sbuf,
-        data1=products_psum,
-        data2=same_channel.expand_dim(1).broadcast(1, gn * window),
-        op=nl.multiply,
+        dst=kept_sbuf, data1=products_psum, data2=same_channel.expand_dim(1).broadcast(1, gn * window), op=nl.multiply
     )
     return kept_sbuf
 

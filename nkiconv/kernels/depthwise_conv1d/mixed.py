@@ -43,13 +43,14 @@ def convolve_rows(tensors, geometry, options, plan):
         tiles = tile_list(geometry, plan.rows, part, 0)
         pieces = cut_pieces(plan, options.epilogue, tiles)
         held, chains = [HeldTile() for _ in tiles], [[None, None] for _ in pieces]
+        steps = max(end - begin for piece in pieces for begin, end in piece.phases)
         run = MixedRun(tensors, geometry, options, plan, tiles, held, pieces, chains)
         for newest in range(len(pieces) + plan.phases - 1):
             if newest < len(pieces):
                 prepare(run, pieces[newest].tile)
                 for piece in pieces[newest : newest + GATED_AHEAD + 1]:
                     finish_gates(held[piece.tile].gates, None)
-            for step in range(plan.phase_steps):
+            for step in range(steps):
                 for phase in range(min(plan.phases, newest + 1)):
                     place = newest - phase
                     phases = pieces[place].phases if place < len(pieces) else ()
@@ -60,7 +61,8 @@ def convolve_rows(tensors, geometry, options, plan):
 @dataclass
 class HeldTile:
     """A tile in SBUF, each tensor None until it is loaded, or without one: x, and its pending products or prologues;
-    the residual [rows, qn]; filters [rows, S] and bias [rows, 1] in fp32; stationaries [rows, taps, rows]."""
+    the residual [rows, qn]; filters [rows, S] and bias [rows, 1] in fp32; stationaries [rows, taps, rows]; Store of y
+    by its first column."""
 
     x: object = None
     gates: list = field(default_factory=list)
@@ -68,7 +70,6 @@ class HeldTile:
     w: object = None
     bias: object = None
     diagonals: object = None
-    #: Store of y by its first column
     stores: dict = field(default_factory=dict)
 
 

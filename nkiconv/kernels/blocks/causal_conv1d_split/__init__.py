@@ -147,15 +147,7 @@ def causal_conv1d_split_heads(
 
 @nki.jit
 def causal_conv1d_split_step(
-    x_ref,
-    state_ref,
-    w_ref,
-    splits,
-    bias=None,
-    activation="silu",
-    eps=1e-6,
-    layout="NCW",
-    state_indices=None,
+    x_ref, state_ref, w_ref, splits, bias=None, activation="silu", eps=1e-6, layout="NCW", state_indices=None
 ):
     """A decode step of `causal_conv1d_split_heads`: one or a few tokens of each of N sequences after its state.
 

@@ -5,14 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from ...._nki import nisa, nl
-from ....schedules.banded import (
-    ROWS_BANKS,
-    in_pieces,
-    outs_a_bank,
-    row_spans,
-    sum_spans,
-    transposes_a_bank,
-)
+from ....schedules.banded import ROWS_BANKS, in_pieces, outs_a_bank, row_spans, sum_spans, transposes_a_bank
 from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, share, some_of, whole_words
 from ..._engines import SCALAR_WORK, VECTOR_WORK, copy_balanced, pick
 from ..._epilogue import evacuate
