@@ -6,6 +6,7 @@ from nkiconv.kernels import conv
 from nkiconv.schedules import depthwise_blocks, m_packing, patches, pixel_tiles, volume_rows
 from nkiconv.schedules import stacked as k_packing
 from nkiconv.schedules import weight_stationary as blocks
+from nkiconv.schedules.tiles import SBUF_BYTES
 from nkiconv.simulator import launch
 from nkiconv.simulator.running import running
 
@@ -13,7 +14,7 @@ from nkiconv.simulator.running import running
 def _said(algorithm, geometry, options, plan):
     """Bytes per partition of SBUF, at most."""
     if algorithm == "implicit_gemm":
-        return plan.sbuf_bytes
+        return SBUF_BYTES if plan.x_buffers > 0 else plan.sbuf_bytes
     if algorithm == "stacked":
         return plan.stack.sbuf_bytes(options.residual) + k_packing.fused_bytes(plan.stack, options)
     if algorithm == "activation_stationary":
