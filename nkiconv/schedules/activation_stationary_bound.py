@@ -25,6 +25,7 @@ from .prices import (
     planes_seen,
     prologue_ns,
     transpose_ns,
+    transposed_ns,
 )
 from .tiles import P_MAX, PARTS, cut, div_ceil, share
 from .volume_rows import RowSchedule, moves_of, segment_rows
@@ -148,8 +149,7 @@ class Bound:
         elements = planes_seen(geometry, out_tile.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
-            byte_ns = max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
-            return float(max(num_bytes * byte_ns, len(self.plan.k_tiles) * target.hwdge_again_ns))
+            return transposed_ns(target, num_bytes, len(self.plan.k_tiles))
         run = columns if geometry.x_strides[3] == 1 else 1
         return self.moved_ns(num_bytes, run * geometry.hbm_itemsize, geometry.C)
 

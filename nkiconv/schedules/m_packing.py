@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .block_axes import BlockAxis, ShiftedPart, block_axis, part_of, plain_axis
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
 from .cuts import axis_elements, cut_planes
+from .frames import is_transposed
 from .geometry import Axis, Geometry, images_axis, num_phases, num_taps, sees_itself, span
 from .options import PROLOGUE_ARGUMENTS, Options, packed_statistics_bytes, taken_unsupported
 from .planes import is_by_plane, k_tiles_of_windows, window_channels, with_windows
@@ -210,6 +211,8 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
             f"config depth={depth}: {NAME} needs a plain filter, not one of a transposed convolution, "
             f"lhs_dilation 1 of planes, which is {planes.lhs_dilation}, and at most {most} planes of y; use 1"
         )
+    if depth > 1 and is_transposed(geometry):
+        return f"config depth={depth}, neighbouring channels of x: {NAME} loads planes as channels by rows; use 1"
     if depth > 1 and options.prologue.asked:
         return f"config depth={depth}, {PROLOGUE_ARGUMENTS}: planes of x that are channels have no prologue; use 1"
     if depth > 1 and options.statistics:

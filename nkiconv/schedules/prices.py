@@ -146,6 +146,12 @@ def dma_ns(
     return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
 
+def transposed_ns(target: Target, num_bytes: float, loads: float) -> float:
+    """ns of a core's DMA engines, of HBM, or of the queue of triggers, to transpose so many bytes in so many loads."""
+    byte_ns = max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
+    return float(max(num_bytes * byte_ns, loads * target.hwdge_again_ns))
+
+
 def rows_ns(target: Target, rows: int, row_ns: float, num_bytes: float) -> float:
     """ns of the busiest DMA engine, row_ns for each of so many partitions, or of HBM."""
     return max(min(rows, target.rows_an_engine) * row_ns, target.hbm_ns(num_bytes, num_bytes / rows))

@@ -25,8 +25,9 @@ from .patches import is_patches
 from .prices import round_trip_ns
 from .tiles import P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
 
-#: Algorithms that read NHWC without a copy, except x of single bytes.
+#: Algorithms that write NHWC without a copy; those that read it without one, except x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")
+READS_OWN = (*OWN, "weight_stationary")
 #: Most channels, at most as many as columns, with which an engine sorts the pixels of rows.
 FEW = 64
 #: Bytes a partition of one piece of a copy of x or y, and of filters.
@@ -53,7 +54,9 @@ class Transposed:
 
 def copies_x(algorithm: str, geometry: Geometry) -> bool:
     """Whether an algorithm gets a copy of x."""
-    own = algorithm in OWN and geometry.hbm_itemsize > 1
+    own = algorithm in READS_OWN and geometry.hbm_itemsize > 1
+    if algorithm == "weight_stationary":  # planes that are channels are loaded row by row; a cast has no buffer
+        own = own and geometry.planes.taps == 1 and geometry.itemsize == geometry.hbm_itemsize
     own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))
     return not own and are_side_by_side(geometry) and geometry.x_strides[3] > 1
 
@@ -250,7 +253,7 @@ def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Opt
     """ns of both cores for the copies; images of one pixel, which have both layouts, for DMA of single elements."""
     pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
     y_itemsize, found = options.epilogue.y_itemsize, 0.0
-    if algorithm not in OWN and pixels == 1:
+    if algorithm not in READS_OWN and pixels == 1:
         found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)

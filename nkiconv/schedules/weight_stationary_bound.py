@@ -11,6 +11,7 @@ from typing import Any
 
 from ..simulator.timing.target import Target
 from .block_schedule import Lanes, RowTile, Schedule, banks_of, blocks_in, blocks_met, size_of
+from .frames import is_transposed
 from .geometry import Geometry
 from .options import Options
 from .planes import with_windows
@@ -26,6 +27,7 @@ from .prices import (
     matmul_rates,
     read_ns,
     total_ns,
+    transposed_ns,
 )
 from .settings import WARM_UP_MAX
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
@@ -153,9 +155,12 @@ class Bound:
             parts, every = tile[0].cn, sum(one.cn for one in tile if one.lane < len(lanes))
         elif self.shift is not None:
             every = channels * len(lanes)
+        elements, item = z.xn * rows * columns, geometry.hbm_itemsize
+        if self.stack is None and is_transposed(geometry):
+            loads = len(tile) if schedule.gathers else held
+            return len(schedule.k_tiles) * transposed_ns(self.target, (every or parts) * elements * item, loads)
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (rows if whole else 1))
-        moved = dma_ns(self.target, parts, every or parts, z.xn * rows * columns, run, geometry.hbm_itemsize)
-        return len(schedule.k_tiles) * moved
+        return len(schedule.k_tiles) * dma_ns(self.target, parts, every or parts, elements, run, item)
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int, banks: int) -> float:
         """ns of DMA for an M tile's results of an output tile, and for the residual."""

@@ -19,6 +19,7 @@ from conv_calls import (
     normals,
     planned,
     run,
+    trace,
 )
 from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, LINE, M_TILES, PIXELS, RGB, SAME, depthwise
 from draws import cores
@@ -362,3 +363,13 @@ def test_without_it_nothing_is_lost(name):
     spoilt = np.isnan(conv_ref(x, w, problem))
     y = run(x, w, problem, 2).astype(np.float64)
     assert np.isnan(y[spoilt]).all()
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("groups", "K"), [(1, 1), (32, 128)])
+def test_weight_stationary_reads_pixels(groups, K):
+    """DMA transposes x of NHWC on its way to SBUF: no core waits for a copy of it in HBM."""
+    problem = ConvProblem(N=2, C=128, H=9, W=11, K=K, R=3, S=3, padding=SAME, groups=groups, layout="NHWC")
+    ops = [one.op for one in trace(problem, config=config_of(BLOCKS)).programs[0].instructions]
+    assert "dma_transpose" in ops
+    assert ops.count("core_barrier") == (K > 1)  # of the copy of y

@@ -175,6 +175,7 @@ UNSUPPORTED = {
         (FEW, {"lanes": 2}, {}, "config lanes=2, N=1, C=200: weight_stationary puts at most N images on row tiles"),
         (ConvProblem(N=1, C=17, H=1, W=1, K=1, R=1, S=1, stride=(2, 1), padding=((1, 0), (0, 0)), lhs_dilation=(2, 1)),
          {"lanes": 1}, {}, "rows of x that y sees"),
+        (FEW.replace(N=2, layout="NHWC"), {"depth": 2}, {}, "config depth=2, neighbouring channels of x"),
         (FEW_PLANES, {"depth": 2}, {"prologue": Prologue(activation="silu")}, "config depth=2, x_scale"),
         (FEW_PLANES, {"depth": 2}, {"statistics": True}, "config depth=2, return_stats='channel': planes of y share"),
         (FEW_PLANES.replace(lhs_dilation=(129, 1, 1)), {"outputs": 1, "taps": 1}, {},

@@ -269,6 +269,9 @@ _M_PACKING = {
     "lanes": (_M_STRIDED.replace(C=64), m_packed(3, 4, lanes=2)),
     "four lanes, more than a core has": (TRANSPOSED.replace(N=5), m_packed(2, 2, lanes=4)),
     "lanes of wide rows": (_M_WIDE.replace(N=3), m_packed(4, 4, lanes=2)),
+    "channels last": (RGB.replace(N=2, layout="NHWC"), m_packed(2, 3, x_bytes=256)),
+    "strided lanes, channels last": (_M_STRIDED.replace(C=64, layout="NHWC"), m_packed(3, 4, lanes=2)),
+    "both dilations, channels last": (_BOTH.replace(layout="NHWC"), m_packed(3, 4)),
 }
 
 
@@ -316,6 +319,7 @@ _GROUPS = {
     **{why: (one, {}) for why, one in GROUPS.items()},
     "rows apart": (ROWS_APART.replace(C=12, K=18, groups=6), {}),
     "an output that sees no row, channels last": (GROUPS["an output that sees no row"].replace(layout="NHWC"), {}),
+    "bands of rows, channels last": (GROUPS["bands of rows"].replace(layout="NHWC"), tiles(32, 2, 2)),
     "blocks of four": (GROUPS["multiplier 2"], tiles(32, 2, 2)),
     "blocks of four rows": (GROUPS["two images at once, one left"], tiles(32, 4, 1)),
     "blocks of four columns": (GROUPS["parts of an image at once"], tiles(64, 1, 4)),

@@ -123,8 +123,9 @@ class Inputs(nl.NKIObject):
         (z, d0, dn), rows, columns = lane[0].inside(), lane[1], lane[2]
         if dn > 0 and low < rows.xn:
             dst = x_sbuf[first : first + channels[1], z : z + dn, low : min(high, rows.xn), 0 : columns.xn]
-            place, more = (channels[0], d0, rows.x0 + low, columns.x0), {"ledger": self.ledger, "row": first}
-            load_x(dst, self.operands, self.geometry, place, transposes=False, **more)
+            place, geometry = (channels[0], d0, rows.x0 + low, columns.x0), self.geometry
+            reads_pixels = geometry.itemsize == geometry.hbm_itemsize
+            load_x(dst, self.operands, geometry, place, ledger=self.ledger, transposes=reads_pixels, row=first)
 
     def _clear(self, x_sbuf, lane, first, cn):
         """Zero the elements of a lane outside x."""
