@@ -154,8 +154,8 @@ class Schedule:
 
     @cached_property
     def sbuf_bytes(self) -> int:
-        """Upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results; `x_buffers` may hold
-        more of x."""
+        """Upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results; `x_buffers` may
+        hold more of x."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
         every = {id(one): one for one in self.kinds}.values()
         sizes = [(one.out_tile, self.x_bytes(one)) for one in every]
