@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,21 +21,29 @@ from ..bounds import b2b_bound
 from ..errors import refused
 from ..schedules.b2b import B2bGeometry, pays
 from .causal.functions import causal_conv1d_fn
-from .causal.split import require_within
-from .computers import host, modes
+from .computers import agreements, host, modes
 from .computers.arrays import from_numpy, to_numpy
-from .errors import LayoutError, UnsupportedError, as_torchs, raise_all
+from .errors import LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
-from .functional import refuse_script
 from .gated import gated_short_conv
-from .operators import autograd, sharding
-from .operators.calls import batched_images, own
-from .operators.registrar import define
+from .operators.blocks import Block, define_block
+from .operators.calls import own
+from .operators.registrar import arguments_of
 from .operators.tensor_kinds import DTYPES, tensor_violations
 
 NAME = "b2b_causal_conv1d"
-#: Places of its tensors that have rows each: x and the states in front.
-ROWS = (0, 3, 4)
+
+
+class Call(NamedTuple):
+    """The arguments of the operator."""
+
+    x: Tensor
+    weights_proj: Tensor
+    weights_mixer: Tensor
+    x_state: Tensor | None
+    gated_state: Tensor | None
+    return_final_states: bool
+    layer: str | None
 
 
 @one_call
@@ -84,92 +92,73 @@ def b2b_causal_conv1d(
     if skip_bias is not None:
         tap = host.in_dtype(host.wide(filters[:, -1]) + host.wide(skip_bias), x.dtype)
         filters = torch.cat([filters[:, :-1], tap[:, None]], 1)
-    call = (x, weights_proj, filters, *(initial_states or (None, None)), last, where)
+    before = initial_states or (None, None)
+    call = Call(x, weights_proj, filters, before[0], before[1], last, where)
     taps = weights_proj.shape[1], filters.shape[1]
     one = pays(B2bGeometry(x.shape[0], filters.shape[0], x.shape[2], *taps, x.dtype.itemsize))
-    y, *after = map(own, OPERATOR(*call)) if one and not modes.is_torchs(x) else _in_two(*call)
+    y, *after = map(own, OPERATOR(*call)) if one and not modes.is_torchs(x) else _in_two(call)
     return (y, tuple(after)) if last else y
 
 
-def _in_two(
-    x: Tensor, proj: Tensor, mixer: Tensor, of_x: Tensor | None, of_gated: Tensor | None, last: bool, layer: str | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _in_two(given: Call) -> tuple[Tensor, Tensor, Tensor]:
     """(y, states after) by two operators."""
-    first = causal_conv1d_fn(x, proj, initial_states=of_x, return_final_states=last, layer=layer)
+    last, layer = given.return_final_states, given.layer
+    more: dict[str, Any] = {"return_final_states": last, "layer": layer}
+    first = causal_conv1d_fn(given.x, given.weights_proj, initial_states=given.x_state, **more)
     rows, of_x = first if last else (first, None)
-    found: Any = gated_short_conv(rows, mixer, None, of_gated, order=b2b.CHUNKS, return_final_states=last, layer=layer)
+    found = gated_short_conv(rows, given.weights_mixer, None, given.gated_state, order=b2b.CHUNKS, **more)
     y, of_gated = found if last else (found, None)
-    empty = _states(x, proj, mixer, False)
+    empty = _states(given, False)
     return y, empty[0] if of_x is None else of_x, empty[1] if of_gated is None else of_gated
 
 
-def _states(x: Tensor, proj: Tensor, mixer: Tensor, last: bool) -> tuple[Tensor, Tensor]:
+def _states(given: Call, last: bool) -> tuple[Tensor, Tensor]:
     """Of the right shapes, without numbers."""
+    x, proj, mixer = given[:3]
     each = (x.shape[1], proj.shape[1]), (mixer.shape[0], mixer.shape[1])
     of_x, of_gated = (x.new_empty(x.shape[0], channels, taps - 1 if last else 0) for channels, taps in each)
     return of_x, of_gated
 
 
-def _forward(
-    x: Tensor,
-    proj: Tensor,
-    mixer: Tensor,
-    of_x: Tensor | None,
-    of_gated: Tensor | None,
-    last: bool,
-    layer: str | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    who, given = modes.computer(x), (x, proj, mixer, of_x, of_gated)
-    if who == "torch":
-        return _in_two(*given, last, layer)
-    with as_torchs():
-        if who == "device":
-            found = _on_device(given, last)
-        else:
-            from ..api.b2b import fused
+def _simulated(given: Call) -> Sequence[Tensor]:
+    from ..api.b2b import fused
 
-            arrays: list[Any] = [None if one is None else to_numpy(one) for one in given]
-            found = [from_numpy(one) for one in fused(tuple(arrays[:3]), arrays[3:], last)]
-            if who == "compare":
-                skip = np.zeros(len(mixer))
-                truth, limit = b2b_bound(arrays[0], arrays[1], arrays[2], skip, DTYPES[x.dtype], arrays[3:])
-                require_within(found[0].double().numpy(), truth, limit, x, layer)
-                return _in_two(*given, last, layer)
-    of_x, of_gated = found[1:] or _states(x, proj, mixer, False)
-    return found[0], of_x, of_gated
+    arrays: list[Any] = [None if one is None else to_numpy(one) for one in given[:5]]
+    y, *after = (from_numpy(one) for one in fused(tuple(arrays[:3]), arrays[3:], given.return_final_states))
+    return y, *(after or _states(given, False))
 
 
-def _on_device(given: Sequence[Tensor | None], last: bool) -> Sequence[Tensor]:
+def _compared(given: Call, found: Sequence[Tensor]) -> Sequence[Tensor]:
+    arrays: list[Any] = [None if one is None else to_numpy(one) for one in given[:5]]
+    x, proj, mixer, *before = arrays
+    truth, limit = b2b_bound(x, proj, mixer, np.zeros(len(mixer)), DTYPES[given.x.dtype], before)
+    agreements.require_within(found[0].double().numpy(), truth, limit, given.x, given.layer)
+    return _in_two(given)
+
+
+def _on_device(given: Call) -> Sequence[Tensor]:
     from ..kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
-    from .computers.device import cores, launched
 
-    x, proj, mixer, *before = (None if one is None else one.contiguous() for one in given)
-    named = {name: one for name, one in zip(("x_state", "gated_state"), before, strict=True) if one is not None}
-    more: dict[str, Any] = {"return_final_states": True} if last else {}
-    found = launched(b2b_causal_conv1d_fused, cores())(x, proj, mixer, **named, **more)
-    return tuple(found) if last else (found,)
-
-
-def _fake(x: Tensor, proj: Tensor, mixer: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return (x.new_empty(x.shape[0], mixer.shape[0], x.shape[2]), *_states(x, proj, mixer, rest[2]))
+    named = {name: one.contiguous() for name, one in given._asdict().items() if isinstance(one, Tensor)}
+    three = [named.pop(name) for name in given._fields[:3]]
+    more: dict[str, Any] = {"return_final_states": True} if given.return_final_states else {}
+    device = modes.lazy("device")
+    found = device.launched(b2b_causal_conv1d_fused, device.cores())(*three, **named, **more)
+    return tuple(found) if more else (found, *_states(given, False))
 
 
-def _batched(info: Any, in_dims: Any, *args: Any) -> Any:
-    return batched_images(OPERATOR, info.batch_size, in_dims[:5], args, ROWS)
+def _made(given: Call) -> Sequence[Tensor]:
+    x = given.x
+    return x.new_empty(x.shape[0], given.weights_mixer.shape[0], x.shape[2]), *_states(given, given.return_final_states)
 
 
 def _flops(x: Sequence[int], proj: Sequence[int], mixer: Sequence[int], *_: Any, out_shape: Any) -> int:
     return 2 * x[0] * x[2] * (math.prod(proj) + math.prod(mixer))
 
 
-OPERATOR = define(
-    NAME,
-    _forward,
-    _fake,
-    autograd.running_again(_in_two, 5, NAME),
-    _batched,
-    _flops,
-    lambda *_: (ROWS, [sharding.SHARDED] * 3),
-)
-
-vars(b2b_causal_conv1d)["__prepare_scriptable__"] = refuse_script
+OPERATOR = define_block(
+    Block(
+        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor, Tensor], lambda _: None, _made, _in_two, _on_device,
+        _simulated, _compared, _in_two, _flops, rows=(0, 3, 4),
+    )
+)  # fmt: skip

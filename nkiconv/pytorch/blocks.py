@@ -14,7 +14,7 @@ from ..errors import refused, shown
 from ..schedules.split import LAYOUTS, Split, splits_unsupported, taps_unsupported
 from .causal.split import as_tuples, causal_conv1d_split
 from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
-from .functional import refuse_script
+from .function_modes import refuse_script
 
 torch.fx.wrap("causal_conv1d_split")
 

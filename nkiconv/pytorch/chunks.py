@@ -15,7 +15,8 @@ from torch import Tensor
 from .. import rules
 from ..errors import refused
 from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
-from .functional import conv1d, refuse_script
+from .function_modes import unscripted
+from .functional import conv1d
 from .operators.tensor_kinds import tensor_violations
 from .places import per_axis
 from .transposed import conv_transpose1d
@@ -24,6 +25,7 @@ from .transposed import conv_transpose1d
 FRONTS = ("zeros", "replicate")
 
 
+@unscripted
 def conv1d_chunk(
     input: Tensor,
     state: Tensor | None,
@@ -70,6 +72,7 @@ def conv1d_chunk(
     return y, rows[..., count * step :].clone(memory_format=torch.contiguous_format)
 
 
+@unscripted
 def conv_transpose1d_chunk(
     input: Tensor,
     state: Tensor | None,
@@ -168,7 +171,3 @@ def _check(input: Any, state: Any, weight: Any) -> None:
         errors += refused(DtypeError, rules.same("state", "dtype", state.dtype, "input", input.dtype))
         errors += refused(UnsupportedError, rules.same("state", "device", state.device, "input", input.device))
     raise_all("a chunk cannot be convolved", errors)
-
-
-for _function in (conv1d_chunk, conv_transpose1d_chunk):
-    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -17,11 +17,12 @@ from torch import Tensor
 from .causal.functions import causal_conv1d_fn
 from .causal.functions import causal_conv1d_update as of_steps
 from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
-from .functional import refuse_script
+from .function_modes import unscripted
 
 __all__ = ["causal_conv1d", "causal_conv1d_update"]
 
 
+@unscripted
 def causal_conv1d(
     x: Tensor,
     weight: Tensor,
@@ -66,6 +67,7 @@ def causal_conv1d(
     return found if residual is None else found + residual, final
 
 
+@unscripted
 def causal_conv1d_update(
     x: Tensor,
     cache: Tensor,
@@ -130,7 +132,3 @@ def _final(rows: Tensor, width: int, initial_state: Tensor | None, cu_seqlens: T
     columns = (offsets[1:] - offsets[:-1])[:, None] + numbers  # of the state, moved on by as many
     kept = initial_state.gather(2, columns.clamp(max=width - 1)[:, None].expand(-1, rows.shape[1], -1))
     return torch.where(own[:, None], last, kept)
-
-
-for _function in (causal_conv1d, causal_conv1d_update):
-    vars(_function)["__prepare_scriptable__"] = refuse_script

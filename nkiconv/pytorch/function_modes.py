@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch.overrides import handle_torch_function
+
+from .errors import UnsupportedError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,7 +23,21 @@ def one_call(function: Function) -> Function:
             return handle_torch_function(call, args, *args, **named)
         return function(*args, **named)
 
-    return call  # type: ignore[return-value]  # it has the function's signature
+    return unscripted(call)  # type: ignore[return-value]  # it has the function's signature
+
+
+def unscripted(function: Function) -> Function:
+    """The function, which torch.jit.script refuses by name."""
+    vars(function)["__prepare_scriptable__"] = refuse_script
+    return function
+
+
+def refuse_script(*_: Any) -> NoReturn:
+    """Stand in for nkiconv's functions and modules under torch.jit.script. Raises UnsupportedError."""
+    raise UnsupportedError(
+        "torch.jit.script: cannot compile nkiconv's functions and modules; use torch.compile, torch.export or "
+        "torch.jit.trace"
+    )
 
 
 def is_watched() -> bool:

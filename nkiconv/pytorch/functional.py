@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from ..pixel_norms import NORM_EPS
 from .computers import host, modes
 from .computers.passed import key_of, remember
 from .computers.statistics import by_torch
-from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from .function_modes import is_watched
-from .operators import conv3d_with_frames, conv_with_norm, conv_with_prologue  # noqa: F401  # registers the operators
+from .errors import GeometryError, LayoutError, NkiconvError, raise_all
+from .function_modes import is_watched, unscripted
 from .operators.called import Called
 from .operators.calls import call
 from .operators.convolution import AXES, FAR, Convolution
@@ -44,6 +43,7 @@ class Fused(NamedTuple):
 Reads = Callable[[str, Tensor, tuple[Any, ...], Fused], Convolution]
 
 
+@unscripted
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -96,6 +96,7 @@ def conv1d(
     return convolve(name, *given, scales=(x_scale, x_shift))
 
 
+@unscripted
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -144,6 +145,7 @@ def conv2d(
     return convolve("conv2d", *given, scales=(x_scale, x_shift), norm=norm)
 
 
+@unscripted
 def conv3d(
     input: Tensor,
     weight: Tensor,
@@ -202,6 +204,7 @@ def conv3d(
     return y, last(input, frames, return_final_frames, window), *stats
 
 
+@unscripted
 def depthwise_conv1d(
     input: Tensor,
     weight: Tensor,
@@ -237,6 +240,7 @@ def depthwise_conv1d(
     return y
 
 
+@unscripted
 def depthwise_conv2d(
     input: Tensor,
     weight: Tensor,
@@ -442,15 +446,3 @@ def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
 
 def _is_cast(tensor: Tensor, kind: str) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
-
-
-def refuse_script(*_: Any) -> NoReturn:
-    """Stand in for nkiconv's functions and modules under torch.jit.script. Raises UnsupportedError."""
-    raise UnsupportedError(
-        "torch.jit.script: cannot compile nkiconv's functions and modules; use torch.compile, torch.export or "
-        "torch.jit.trace"
-    )
-
-
-for _function in (conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d):
-    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -13,7 +13,7 @@ from .. import rules
 from ..errors import refused, shown
 from .computers import modes
 from .errors import GeometryError, UnsupportedError, raise_all
-from .functional import refuse_script
+from .function_modes import refuse_script
 from .operators.filters import Freezes
 from .operators.tensor_kinds import tensor_violations
 

@@ -11,9 +11,9 @@ arguments. torch.vmap makes batches of rows more rows.
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,28 +26,17 @@ from ..errors import refused
 from .causal import states
 from .computers import agreements, host, modes
 from .computers.arrays import to_numpy
-from .errors import (
-    ComparisonError,
-    DtypeError,
-    GeometryError,
-    LayoutError,
-    NkiconvError,
-    UnsupportedError,
-    as_torchs,
-    raise_all,
-)
+from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import one_call
-from .functional import refuse_script
-from .operators import autograd, flop_formulas, sharding
+from .operators import flop_formulas
+from .operators.blocks import Block, define_block
 from .operators.called import Called
-from .operators.calls import batched_images, call, own
+from .operators.calls import call, own
 from .operators.convolution import Convolution
-from .operators.registrar import define
+from .operators.registrar import arguments_of
 from .operators.tensor_kinds import DTYPES, tensor_violations
 
 NAME = "gated_conv1d"
-#: Places of its tensors that have rows each: x and the states in front.
-ROWS = (0, 3)
 
 
 @one_call
@@ -113,21 +102,38 @@ def glu_conv1d(
     return _convolve(where, input, weight, bias, initial_states, "xG", padding, activation, return_final_states)
 
 
+class Call(NamedTuple):
+    """The arguments of the operator; weight: [D, S]."""
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    initial_states: Tensor | None
+    chunks: str
+    padding: Sequence[int]
+    activation: str | None
+    return_final_states: bool
+    layer: str | None
+
+    @property
+    def asked(self) -> Convolution:
+        """The convolution between the products."""
+        return asked_of(self.weight, self.padding, self.activation, self.layer)
+
+    @property
+    def w(self) -> Tensor:
+        """The filter, [D, 1, S]."""
+        return self.weight.unsqueeze(1)
+
+
 def _convolve(
-    where: str,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    initial_states: Any,
-    chunks: str,
-    padding: Any,
-    activation: str | None,
-    return_final_states: bool,
+    where: str, x: Any, weight: Any, bias: Any, initial_states: Any, chunks: str, padding: Any, *more: Any
 ) -> Any:
-    """A call of either function, its tensors unchecked."""
+    """A call of either function, its tensors unchecked; more: activation, return_final_states."""
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", weight)]
     for name, one in (("bias", bias), ("initial_states", initial_states)):
         wrong += [] if one is None else tensor_violations(name, one)
+    activation, return_final_states = more
     flag = rules.flag("return_final_states", return_final_states)
     wrong += refused(UnsupportedError, rules.activation(activation), flag)
     raise_all(f"{where} cannot run this call", wrong)
@@ -138,10 +144,10 @@ def _convolve(
     malformed = rules.padding(padding, 1, alone=True, each=False, names=rules.PADDINGS)
     raise_all(f"{where} cannot run this call", list(refused(GeometryError, malformed)))
     (pair,) = padding_pairs(padding, ((x.shape[2], weight.shape[1], 1, 1),))
-    given = x, weight, bias, initial_states, chunks, list(pair), activation, return_final_states, where
+    given = Call(x, weight, bias, initial_states, chunks, list(pair), activation, return_final_states, where)
     if modes.is_torchs(x):
-        _check(*given)
-        y, final = _composed(*given, once=True)
+        _check(given)
+        y, final = _composed(given)
     else:
         y, final = map(own, OPERATOR(*given))
     return (y, final) if return_final_states else y
@@ -149,34 +155,17 @@ def _convolve(
 
 def asked_of(weight: Tensor, padding: Sequence[int], activation: str | None, layer: str | None) -> Convolution:
     """The convolution between the products."""
-    return Convolution(
-        name="depthwise_conv1d",
-        stride=(1,),
-        padding=((padding[0], padding[1]),),
-        dilation=(1,),
-        lhs_dilation=(1,),
-        groups=weight.shape[0],
-        activation=activation,
-        layer=layer,
-    )
+    asked = states.causal(weight.shape[0], 0, activation, layer)
+    return dataclasses.replace(asked, padding=((padding[0], padding[1]),), layer=layer)
 
 
-def _check(
-    x: Tensor,
-    weight: Tensor,
-    bias: Any,
-    initial_states: Any,
-    chunks: str,
-    padding: Sequence[int],
-    activation: str | None,
-    return_final_states: bool,
-    layer: str | None,
-) -> None:
+def _check(given: Call) -> None:
     """Refuse arguments that do not go together.
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
     """
-    cannot, (channels, width) = f"{layer} cannot run this call", weight.shape
+    x, chunks, padding, initial_states = given.input, given.chunks, tuple(given.padding), given.initial_states
+    cannot, (channels, width) = f"{given.layer} cannot run this call", given.weight.shape
     wrong: list[NkiconvError] = list(refused(LayoutError, rules.chunks(chunks, x.shape[1])))
     raise_all(cannot, wrong)
     wanted = (channels * len(chunks), x.shape[2])
@@ -188,87 +177,81 @@ def _check(
         raise_all(cannot, wrong)
         wrong += refused(GeometryError, rules.shape("initial_states", initial_states.shape, shape, "[N, D, S - 1]"))
         wrong += refused(DtypeError, rules.same("initial_states", "dtype", initial_states.dtype, "input", x.dtype))
-    if (initial_states is not None or return_final_states) and (padding[0] != size or size == 0):
-        wrong.append(
-            GeometryError(f"padding={tuple(padding)}: states stand in place of S - 1 = {size} zeros; use 'causal'")
-        )
+    if (initial_states is not None or given.return_final_states) and (padding[0] != size or size == 0):
+        wrong.append(GeometryError(f"padding={padding}: states stand in place of S - 1 = {size} zeros; use 'causal'"))
     raise_all(cannot, wrong)
-    asked = asked_of(weight, padding, activation, layer)
-    Called(asked, x.narrow(1, 0, channels), weight.unsqueeze(1), bias).check()
-    (out,) = asked.extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
-    if "C" in chunks and out != x.shape[2]:
-        raise_all(cannot, [GeometryError(f"padding={tuple(padding)}: a factor of y has its extents, W; use 'causal'")])
+    Called(given.asked, x.narrow(1, 0, channels), given.w, given.bias).check()
+    if "C" in chunks and _extent(given) != x.shape[2]:
+        raise_all(cannot, [GeometryError(f"padding={padding}: a factor of y has its extents, W; use 'causal'")])
 
 
-def _composed(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    chunks: str,
-    padding: Sequence[int],
-    activation: str | None,
-    return_final_states: bool,
-    layer: str | None,
-    *,
-    once: bool,
-) -> tuple[Tensor, Tensor]:
-    """(y, final states) of products by torch and a convolution: by torch, rounded `once`, or by the operator for it."""
-    parts = dict(zip(chunks, x.chunk(len(chunks), 1), strict=True))
+def _extent(given: Call) -> int:
+    """W of y."""
+    return given.asked.extents(given.input.shape[2:], given.w.shape[2:])[0]
+
+
+def _made(given: Call) -> tuple[Tensor, Tensor]:
+    """Results without values."""
+    x, (channels, width) = given.input, given.weight.shape
+    size = width - 1 if given.return_final_states else 0
+    return x.new_empty(x.shape[0], channels, _extent(given)), x.new_empty(x.shape[0], channels, size)
+
+
+def _parts(given: Call) -> tuple[Convolution, Tensor, Tensor | None, Tensor]:
+    """(the convolution, its input with states in front, the factor of its result, the final states), by torch."""
+    x, asked = given.input, given.asked
+    parts = dict(zip(given.chunks, x.chunk(len(given.chunks), 1), strict=True))
     product = parts["x"]
     if "B" in parts:
         product = product * parts["B"]
     if "G" in parts:
         product = host.in_dtype(host.wide(product) * host.wide(parts["G"]).sigmoid(), x.dtype)
-    size, rows = weight.shape[1] - 1, product
-    if initial_states is not None or return_final_states:
-        rows = states.with_state(product, initial_states, size)
-        padding = (0, padding[1])
-    final = states.last_of(rows, size) if return_final_states else x.new_empty(*product.shape[:2], 0)
-    asked, w = asked_of(weight, padding, activation, layer), weight.unsqueeze(1)
-    if not once:
-        y = call(Called(asked, rows, w, bias))
-        return y if "C" not in parts else y * parts["C"], final
-    y = host.reference(asked, host.wide(rows), host.wide(w), None if bias is None else host.wide(bias), None)
-    if "C" in parts:
-        y = y * host.wide(parts["C"])
-    return host.in_dtype(y, x.dtype), final
+    size, rows = given.weight.shape[1] - 1, product
+    if given.initial_states is not None or given.return_final_states:
+        rows = states.with_state(product, given.initial_states, size)
+        asked = dataclasses.replace(asked, padding=((0, given.padding[1]),))
+    final = states.last_of(rows, size) if given.return_final_states else x.new_empty(*product.shape[:2], 0)
+    return asked, rows, parts.get("C"), final
 
 
-def _forward(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    chunks: str,
-    padding: Sequence[int],
-    activation: str | None,
-    return_final_states: bool,
-    layer: str | None,
-) -> tuple[Tensor, Tensor]:
-    given = input, weight, bias, initial_states, chunks, padding, activation, return_final_states, layer
-    _check(*given)
-    who = modes.computer(input)
-    if who == "torch" or input.shape[0] == 0:
-        by_torch = _composed(*given, once=True)
-        return by_torch[0].contiguous(), by_torch[1].contiguous()
-    asked = asked_of(weight, padding, activation, layer)
-    tensors = input, weight.unsqueeze(1), bias, initial_states, return_final_states
-    found: tuple[Tensor, Tensor | None]
-    with as_torchs():
-        if who == "device":
-            from .computers import device
+def _again(given: Call) -> tuple[Tensor, Tensor]:
+    """(y, final states) by operators that autograd knows."""
+    asked, rows, factor, final = _parts(given)
+    y = call(Called(asked, rows, given.w, given.bias))
+    return y if factor is None else y * factor, final
 
-            found = device.convolve_with_states(asked, *tensors, chunks, input.narrow(1, 0, weight.shape[0]))
-        else:
-            found = states.simulated(asked, *tensors, (int(padding[0]), int(padding[1])), chunks)
-            if who == "compare":
-                return _compared(given, found)
+
+def _composed(given: Call) -> tuple[Tensor, Tensor]:
+    """(y, final states) by torch, rounded once."""
+    asked, rows, factor, final = _parts(given)
+    bias = None if given.bias is None else host.wide(given.bias)
+    y = host.reference(asked, host.wide(rows), host.wide(given.w), bias, None)
+    return host.in_dtype(y if factor is None else y * host.wide(factor), given.input.dtype), final
+
+
+def _by_torch(given: Call) -> tuple[Tensor, Tensor]:
+    y, final = _composed(given)
+    return y.contiguous(), final.contiguous()
+
+
+def _on_device(given: Call) -> Sequence[Tensor]:
+    x, product = given.input, given.input.narrow(1, 0, given.weight.shape[0])
+    more = given.initial_states, given.return_final_states, given.chunks, product
+    return _with_final(given, modes.lazy("device").convolve_with_states(given.asked, x, given.w, given.bias, *more))
+
+
+def _simulated(given: Call) -> Sequence[Tensor]:
+    padding = int(given.padding[0]), int(given.padding[1])
+    more = given.initial_states, given.return_final_states, padding, given.chunks
+    return _with_final(given, states.simulated(given.asked, given.input, given.w, given.bias, *more))
+
+
+def _with_final(given: Call, found: tuple[Tensor, Tensor | None]) -> Sequence[Tensor]:
     y, final = found
-    return y, input.new_empty(*y.shape[:2], 0) if final is None else final
+    return y, given.input.new_empty(*y.shape[:2], 0) if final is None else final
 
 
-def _compared(given: tuple[Any, ...], found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+def _compared(given: Call, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """torch's results, where the kernel's y is as near the truth as both must be.
 
     Raises ComparisonError, naming the layer.
@@ -276,49 +259,27 @@ def _compared(given: tuple[Any, ...], found: tuple[Tensor, Tensor | None]) -> tu
     from ..bounds import epilogue_bound, factor_bound, gated_bound
     from ..reference import abs_sum_ref, chunks_ref, conv_ref, epilogue_ref, num_terms
 
-    x, weight, bias, initial_states, chunks, padding, activation, _, layer = given
-    expected, final = _composed(*given, once=True)
-    arrays: list[Any] = [None if one is None else to_numpy(one) for one in (x, weight, bias, initial_states)]
-    (product, factor), error = chunks_ref(arrays[0], chunks), gated_bound(arrays[0], chunks, DTYPES[x.dtype])
+    expected, final = _composed(given)
+    arrays: list[Any] = [None if one is None else to_numpy(one) for one in given[:4]]
+    kind, chunks, asked = DTYPES[given.input.dtype], given.chunks, given.asked
+    (product, factor), error = chunks_ref(arrays[0], chunks), gated_bound(arrays[0], chunks, kind)
     if arrays[3] is not None:
         product = np.concatenate([arrays[3].astype(np.float64), product], 2)
         error = np.concatenate([np.zeros(arrays[3].shape), error], 2)
-        padding = (0, padding[1])
-    asked = asked_of(weight, padding, activation, layer)
-    problem = asked.problem(torch.empty(product.shape, dtype=x.dtype, device="meta"), weight.unsqueeze(1))
+        asked = dataclasses.replace(asked, padding=((0, given.padding[1]),))
+    problem = asked.problem(torch.empty(product.shape, dtype=given.input.dtype, device="meta"), given.w)
     filters = arrays[1].reshape(problem.filter_shape)
     images = product.reshape(problem.input_shape)
     sums, abs_sum = conv_ref(images, filters, problem), abs_sum_ref(images, filters, problem)
     inexact = abs_sum_ref(error.reshape(problem.input_shape), filters, problem)
-    wide, more = "fp32" if factor is not None else problem.dtype, (arrays[2], activation)
+    wide, more = "fp32" if factor is not None else problem.dtype, (arrays[2], given.activation)
     limit = epilogue_bound(num_terms(problem), abs_sum, sums, wide, *more, inexact=inexact)
     if factor is not None:
         factor = factor.reshape(sums.shape)
         limit = factor_bound(limit, factor, factor * epilogue_ref(sums, *more), problem.dtype)
-    one, other = (to_numpy(y).astype(np.float64).reshape(limit.shape) for y in (expected, found[0]))
-    finite = np.isfinite(one) & np.isfinite(other) & np.isfinite(limit)
-    worst = float((np.abs(one[finite] - other[finite]) / (2 * limit[finite])).max(initial=0.0))
-    same = np.array_equal(one[~finite], other[~finite], equal_nan=True)
-    agreements.note(same and worst <= 1)
-    if not (same and worst <= 1):
-        raise ComparisonError(
-            f"{layer}: the kernel and torch differ by {2 * worst:.3g} times what one of them may be off by, on input "
-            f"{tuple(x.shape)}, weight {tuple(weight.shape)}; at most 2 is right. Report it with both tensors"
-        )
+    on = f"input {tuple(given.input.shape)}, weight {tuple(given.weight.shape)}"
+    agreements.require_near(expected, found[0], limit, f"{given.layer}: the kernel and torch", on)
     return expected, final
-
-
-def _fake(x: Tensor, weight: Tensor, bias: Any, initial_states: Any, *more: Any) -> tuple[Tensor, Tensor]:
-    _check(x, weight, bias, initial_states, *more)
-    _, padding, activation, return_final_states, layer = more
-    channels, width = weight.shape
-    (out,) = asked_of(weight, padding, activation, layer).extents(x.shape[2:], weight.unsqueeze(1).shape[2:])
-    size = width - 1 if return_final_states else 0
-    return x.new_empty(x.shape[0], channels, out), x.new_empty(x.shape[0], channels, size)
-
-
-def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-    return batched_images(OPERATOR, info.batch_size, in_dims[:4], args, ROWS)
 
 
 def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
@@ -327,15 +288,9 @@ def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
     return flop_formulas.of_convolution(asked, (x[0], channels, x[2]), (channels, 1, width), y)
 
 
-OPERATOR = define(
-    NAME,
-    _forward,
-    _fake,
-    autograd.running_again(functools.partial(_composed, once=False), 4, NAME),
-    _batched,
-    _flops,
-    lambda *_: (ROWS, [sharding.SHARDED] * 2),
-)
-
-for _function in (gated_short_conv, glu_conv1d):
-    vars(_function)["__prepare_scriptable__"] = refuse_script
+OPERATOR = define_block(
+    Block(
+        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor], _check, _made, _by_torch, _on_device, _simulated,
+        _compared, _again, _flops, rows=(0, 3),
+    )
+)  # fmt: skip

@@ -10,7 +10,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..errors import shown
 from .errors import UnsupportedError
-from .functional import refuse_script
+from .function_modes import refuse_script
 from .gated import gated_short_conv, glu_conv1d
 
 # torch.fx traces a model with these modules into calls of these functions, which it does not look into.

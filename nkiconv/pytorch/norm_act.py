@@ -23,7 +23,7 @@ from .computers import modes
 from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
 from .errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
-from .functional import autocast, conv1d, conv2d, conv3d, refuse_script
+from .functional import autocast, conv1d, conv2d, conv3d
 from .operators import statistics
 from .operators.tensor_kinds import tensor_violations
 
@@ -254,7 +254,6 @@ def _of_rank(rank: int) -> Callable[..., Any]:
 
     norm_act_conv.__name__ = norm_act_conv.__qualname__ = f"norm_act_conv{rank}d"
     norm_act_conv.__doc__ = _DOCUMENTATION.format(rank=rank)
-    vars(norm_act_conv)["__prepare_scriptable__"] = refuse_script
     return norm_act_conv
 
 
@@ -307,5 +306,3 @@ Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or 
 norm_act_conv1d = _of_rank(1)
 norm_act_conv2d = _of_rank(2)
 norm_act_conv3d = _of_rank(3)
-for _function in (channel_stats, norm_scale_shift):
-    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import norms, rules
 from ..errors import refused
 from .errors import GeometryError, UnsupportedError, raise_all
-from .functional import refuse_script
+from .function_modes import refuse_script
 from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
 
 _BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}

@@ -9,10 +9,9 @@ The forward keeps only its arguments; the backward pass computes the hidden chan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,18 +23,54 @@ from ..reference import ChannelNorm
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from .computers import agreements, host, modes
 from .computers.arrays import from_numpy, to_numpy
-from .errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, as_torchs, raise_all
+from .errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
-from .functional import conv1d, refuse_script
-from .operators import autograd, sharding
+from .functional import conv1d
+from .operators.blocks import Block, define_block
 from .operators.calls import own
 from .operators.pixel_norm import PixelNorm, normalized
-from .operators.registrar import define
+from .operators.registrar import arguments_of
 from .operators.tensor_kinds import DTYPES, are_positive, channel_violations, tensor_violations
 
 NAME = "pointwise_mlp"
-#: Its tensors without a norm's.
-TENSORS = ("input", "weight1", "weight2", "bias1", "bias2", "residual")
+
+
+class Call(NamedTuple):
+    """The arguments of the operator."""
+
+    input: Tensor
+    weight1: Tensor
+    weight2: Tensor
+    bias1: Tensor | None
+    bias2: Tensor | None
+    residual: Tensor | None
+    x_norm_weight: Tensor | None
+    x_norm_bias: Tensor | None
+    activation: str | None
+    x_norm: str | None
+    x_norm_eps: float
+    layer: str | None
+
+    @property
+    def norm(self) -> PixelNorm:
+        """Of input's pixels."""
+        return PixelNorm(self.x_norm, self.x_norm_weight, self.x_norm_bias, self.x_norm_eps, False)
+
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        """Those without a norm's, by name."""
+        return dict(zip(self._fields[:6], self[:6], strict=True))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of y."""
+        return (self.input.shape[0], self.weight2.shape[0], *self.input.shape[2:])
+
+    @property
+    def normalized(self) -> Tensor:
+        """The norm of input, rounded to its dtype."""
+        x = self.input
+        return x if self.x_norm is None else host.in_dtype(normalized(host.wide(x), self.norm), x.dtype)
 
 
 @one_call
@@ -70,12 +105,10 @@ def pointwise_mlp(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    tensors = (input, weight1, weight2, bias1, bias2, residual)
-    norm = PixelNorm(x_norm, x_norm_weight, x_norm_bias, x_norm_eps, False)
-    _check(tensors, activation, norm, layer)
-    if modes.is_torchs(input):
-        return _by_torch(tensors, activation, norm)
-    return own(POINTWISE_MLP(*tensors, x_norm_weight, x_norm_bias, activation, x_norm, x_norm_eps, layer))
+    tensors = input, weight1, weight2, bias1, bias2, residual, x_norm_weight, x_norm_bias
+    given = Call(*tensors, activation, x_norm, x_norm_eps, layer)
+    _check(given)
+    return _by_torch(given)[0] if modes.is_torchs(input) else own(POINTWISE_MLP(*given))
 
 
 def unsupported(x: Tensor, weight1: Tensor, weight2: Tensor, norm: str | None = None) -> str:
@@ -85,13 +118,13 @@ def unsupported(x: Tensor, weight1: Tensor, weight2: Tensor, norm: str | None = 
     return unsupported_reason(MlpGeometry(x.shape[0], *channels, math.prod(x.shape[2:]), itemsize, itemsize, norm))
 
 
-def _check(given: Sequence[Any], activation: Any, norm: PixelNorm, layer: Any) -> None:
+def _check(given: Call) -> None:
     """Refuse arguments that do not go together, naming all violated rules."""
-    summary, x = f"{layer or NAME} cannot run this call", given[0]
-    tensors = dict(zip(TENSORS, given, strict=True))
-    tensors = {name: one for name, one in tensors.items() if one is not None or name in TENSORS[:3]}
+    summary, x, norm = f"{given.layer or NAME} cannot run this call", given.input, given.norm
+    needed = given._fields[:3]
+    tensors: dict[str, Any] = {name: one for name, one in given.tensors.items() if one is not None or name in needed}
     wrong: list[Any] = [error for name, one in tensors.items() for error in tensor_violations(name, one)]
-    wrong += refused(UnsupportedError, rules.activation(activation, of="hidden channels"))
+    wrong += refused(UnsupportedError, rules.activation(given.activation, of="hidden channels"))
     wrong += refused(UnsupportedError, pixel_norms.kind(norm.kind, "x_norm"), pixel_norms.eps(norm.eps, "x_norm"))
     raise_all(summary, wrong)
     if x.dim() not in (3, 4, 5):
@@ -121,119 +154,71 @@ def _related(tensors: dict[str, Tensor]) -> Iterator[Any]:
             yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
 
 
-def _by_torch(given: Sequence[Any], activation: str | None, norm: PixelNorm) -> Tensor:
+def _by_torch(given: Call) -> tuple[Tensor]:
     """y by torch, in fp32, or float64 where x is; normalised x, hidden channels and y rounded to x's dtype."""
-    x, weight2, residual = given[0], given[2], given[5]
-    w1, w2, b1, b2 = (None if one is None else host.wide(one) for one in given[1:5])
+    x, activation = given.input, given.activation
+    w1, w2, b1, b2, residual = (None if one is None else host.wide(one) for one in given[1:6])
     assert w1 is not None
     assert w2 is not None
-    hidden = F.conv1d(host.wide(_normalized(x, norm).flatten(2)), w1[..., None], b1)
+    hidden = F.conv1d(host.wide(given.normalized.flatten(2)), w1[..., None], b1)
     hidden = hidden if activation is None else host.activate(hidden, activation)
-    y = F.conv1d(host.wide(host.in_dtype(hidden, x.dtype)), w2[..., None], b2).reshape(_shape(x, weight2))
-    return host.in_dtype(y if residual is None else y + host.wide(residual), x.dtype)
+    y = F.conv1d(host.wide(host.in_dtype(hidden, x.dtype)), w2[..., None], b2).reshape(given.shape)
+    return (host.in_dtype(y if residual is None else y + residual, x.dtype),)
 
 
-def _normalized(x: Tensor, norm: PixelNorm) -> Tensor:
-    return x if norm.kind is None else host.in_dtype(normalized(host.wide(x), norm), x.dtype)
+def _asked(given: Call, of: Callable[[Tensor], Any]) -> tuple[list[Any], dict[str, Any]]:
+    """A kernel's arguments by position and by name, the tensors as a function gives them. Raises UnsupportedError."""
+    unfit = unsupported(*given[:3], given.x_norm)
+    raise_all(f"{given.layer or NAME} cannot run this call", list(refused(UnsupportedError, unfit)))
+    named = {name: one for name, one in given._asdict().items() if name not in ("layer", *given._fields[:3])}
+    named = {name: of(one) if isinstance(one, Tensor) else one for name, one in named.items()}
+    numbers = ("activation", "x_norm", "x_norm_eps")
+    return [of(one) for one in given[:3]], {k: one for k, one in named.items() if one is not None or k in numbers}
 
 
-def _shape(x: Tensor, weight2: Tensor) -> tuple[int, ...]:
-    return (x.shape[0], weight2.shape[0], *x.shape[2:])
+def _on_device(given: Call) -> tuple[Tensor]:
+    from ..kernels.blocks.pointwise_mlp import pointwise_mlp_fused
+
+    tensors, named = _asked(given, Tensor.contiguous)
+    device = modes.lazy("device")
+    return (device.launched(pointwise_mlp_fused, device.cores())(*tensors, **named),)
 
 
-def _forward(
-    input: Tensor,
-    weight1: Tensor,
-    weight2: Tensor,
-    bias1: Tensor | None,
-    bias2: Tensor | None,
-    residual: Tensor | None,
-    x_norm_weight: Tensor | None,
-    x_norm_bias: Tensor | None,
-    activation: str | None,
-    x_norm: str | None,
-    x_norm_eps: float,
-    layer: str | None,
-) -> Tensor:
-    tensors = (input, weight1, weight2, bias1, bias2, residual)
-    norm = PixelNorm(x_norm, x_norm_weight, x_norm_bias, x_norm_eps, False)
-    _check(tensors, activation, norm, layer)
-    who = modes.computer(input)
-    if input.shape[0] == 0:
-        return input.new_empty(_shape(input, weight2))
-    if who == "torch":
-        return _by_torch(tensors, activation, norm)
-    unfit = unsupported(input, weight1, weight2, x_norm)
-    raise_all(f"{layer or NAME} cannot run this call", list(refused(UnsupportedError, unfit)))
-    named = zip((*TENSORS[3:], *pixel_norms.X_CHANNELS), (*tensors[3:], x_norm_weight, x_norm_bias), strict=True)
-    more = {name: one for name, one in named if one is not None}
-    numbers: dict[str, Any] = {"activation": activation, "x_norm": x_norm, "x_norm_eps": x_norm_eps}
-    with as_torchs():
-        if who == "device":
-            from ..kernels.blocks.pointwise_mlp import pointwise_mlp_fused
-            from .computers.device import cores, launched
+def _simulated(given: Call) -> tuple[Tensor]:
+    from ..api.pointwise_mlp import pointwise_mlp as by_kernel
 
-            more = {name: one.contiguous() for name, one in more.items()}
-            three = (one.contiguous() for one in (input, weight1, weight2))
-            y: Tensor = launched(pointwise_mlp_fused, cores())(*three, **more, **numbers)
-            return y
-        from ..api.pointwise_mlp import pointwise_mlp as by_kernel
-
-        numbers |= {name: to_numpy(one) for name, one in more.items()}
-        found = by_kernel(*map(to_numpy, (input, weight1, weight2)), **numbers)
-        if who == "simulate":
-            return from_numpy(found)
-        _compare(tensors, activation, norm, found, layer)
-    return _by_torch(tensors, activation, norm)
+    tensors, named = _asked(given, to_numpy)
+    return (from_numpy(by_kernel(*tensors, **named)),)
 
 
-def _compare(given: Sequence[Any], activation: str | None, norm: PixelNorm, found: Any, layer: str | None) -> None:
-    """Raise ComparisonError unless the kernel's y is within its bound of float64's."""
-    x, wide = given[0], [None if one is None else one.double() for one in (*given, norm.weight, norm.bias)]
-    truth = _by_torch(wide[:6], activation, norm._replace(weight=wide[6], bias=wide[7])).numpy()
-    arrays: list[Any] = [None if one is None else to_numpy(one) for one in wide]
-    filters, biases, residual = (arrays[1], arrays[2]), (arrays[3], arrays[4]), arrays[5]
-    asked = None if norm.kind is None else ChannelNorm(norm.kind, arrays[6], arrays[7], norm.eps)
-    limit = mlp_bound(arrays[0], filters, DTYPES[x.dtype], biases, activation, residual, asked)
-    with np.errstate(invalid="ignore"):
-        off = np.isfinite(truth) != np.isfinite(found) if not x.isfinite().all() else np.isnan(found)
-        off |= np.isfinite(truth) & ~(np.abs(found - truth) <= limit)
-    agreements.note(not off.any())
-    if off.any():
-        raise ComparisonError(
-            f"{layer or NAME}: {int(off.sum())} of {off.size} elements of the kernel are further from float64 than "
-            f"they may be, on input {tuple(x.shape)}; report it with the tensors"
-        )
+def _compared(given: Call, found: tuple[Tensor]) -> tuple[Tensor]:
+    """torch's y, if the kernel's is within its bound of float64's. Raises ComparisonError."""
+    each: list[Any] = [one.double() if isinstance(one, Tensor) else one for one in given]
+    wide = Call(*each)
+    arrays: list[Any] = [None if one is None else to_numpy(one) for one in wide[:8]]
+    asked = None if given.x_norm is None else ChannelNorm(given.x_norm, arrays[6], arrays[7], given.x_norm_eps)
+    more = (arrays[3], arrays[4]), given.activation, arrays[5], asked
+    limit = mlp_bound(arrays[0], (arrays[1], arrays[2]), DTYPES[given.input.dtype], *more)
+    truth, y = (to_numpy(one.double()) for one in (*_by_torch(wide), *found))
+    agreements.require_within(y, truth, limit, given.input, given.layer or NAME, spreads=False)
+    return _by_torch(given)
 
 
-def _fake(input: Tensor, _weight1: Tensor, weight2: Tensor, *_rest: Any) -> Tensor:
-    return input.new_empty(_shape(input, weight2))
-
-
-def _in_two(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, residual: Any, *rest: Any) -> tuple[Tensor]:
+def _again(given: Call) -> tuple[Tensor]:
     """The result, by operators that autograd knows."""
-    scale, shift, activation, kind, eps, layer = rest
-    rows = _normalized(x, PixelNorm(kind, scale, shift, eps, False)).flatten(2)
-    hidden = conv1d(rows, w1[..., None], b1, activation=activation, layer=layer)
-    y = conv1d(hidden, w2[..., None], b2, layer=layer).reshape(_shape(x, w2))
+    layer, residual, rows = given.layer, given.residual, given.normalized.flatten(2)
+    hidden = conv1d(rows, given.weight1[..., None], given.bias1, activation=given.activation, layer=layer)
+    y = conv1d(hidden, given.weight2[..., None], given.bias2, layer=layer).reshape(given.shape)
     return (y if residual is None else y + residual,)
-
-
-def _no_batches(info: Any, in_dims: Any, *args: Any) -> Any:
-    raise UnsupportedError(f"{NAME}: torch.vmap does not take it; concatenate the batches along N")
 
 
 def _flops(x: Sequence[int], weight1: Sequence[int], weight2: Sequence[int], *_: Any, out_shape: Any) -> int:
     return 2 * x[0] * math.prod(x[2:]) * (math.prod(weight1) + math.prod(weight2))
 
 
-POINTWISE_MLP = define(
-    NAME,
-    _forward,
-    _fake,
-    autograd.running_again(_in_two, 8, NAME),
-    _no_batches,
-    _flops,
-    lambda *_: ((0, 5), [sharding.SHARDED]),
-)
-vars(pointwise_mlp)["__prepare_scriptable__"] = refuse_script
+POINTWISE_MLP = define_block(
+    Block(
+        NAME, arguments_of(Call), Call, Tensor, _check, lambda given: (given.input.new_empty(given.shape),), _by_torch,
+        _on_device, _simulated, _compared, _again, _flops, rows=(0, 5), is_batched=False,
+    )
+)  # fmt: skip

@@ -21,13 +21,14 @@ from torch import Tensor
 from .causal import cache
 from .causal.cache_checks import PAD_SLOT_ID, check_fn, check_update, flag_of
 from .causal.functions import like, of_one_kind
-from .causal.operator import convolve
+from .causal.operator import Call, convolve
 from .computers import modes
-from .functional import refuse_script
+from .function_modes import unscripted
 
 __all__ = ["PAD_SLOT_ID", "causal_conv1d_fn", "causal_conv1d_update"]
 
 
+@unscripted
 def causal_conv1d_fn(
     x: Tensor,
     weight: Tensor,
@@ -94,7 +95,7 @@ def causal_conv1d_fn(
     tokens = torch.where(slots.padding_of(x.shape[1]), 0, x)  # values of padding must not reach y, nor gradients
     rows, filters, state = of_one_kind(tokens[None], weight, before)
     strict = modes.wants_strict_nonfinite(None)
-    y, final = convolve(rows, filters, bias, state, query_start_loc, None, True, act, layer, strict)
+    y, final = convolve(Call(rows, filters, bias, state, query_start_loc, None, True, act, layer, strict))
     y = torch.where(slots.padding_of(x.shape[1]), 0, y[0].to(x.dtype))
     with torch.no_grad():
         if first is not None and last is not None and computed is not None:
@@ -104,6 +105,7 @@ def causal_conv1d_fn(
     return y
 
 
+@unscripted
 def causal_conv1d_update(
     x: Tensor,
     conv_state: Tensor,
@@ -165,14 +167,10 @@ def causal_conv1d_update(
     steps = torch.where(slots.idle[:, None, None], 0, steps)
     rows, filters, state = of_one_kind(steps, weight, before)
     strict = modes.wants_strict_nonfinite(None)
-    y, _ = convolve(rows, filters, bias, state, None, None, False, act, layer, strict)
+    y, _ = convolve(Call(rows, filters, bias, state, None, None, False, act, layer, strict))
     y = torch.where(slots.idle[:, None, None], 0, y.to(x.dtype))
     with torch.no_grad():
         slots.advance(torch.cat([before, steps], 2).detach(), size, longest, kept is not None, blocks[0])
     if query_start_loc is not None:
         return slots.unpadded(y, x.shape[0])
     return like(x, y.squeeze(-1) if x.dim() == 2 else y)
-
-
-for _function in (causal_conv1d_fn, causal_conv1d_update):
-    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -12,13 +12,15 @@ from .. import rules
 from ..errors import refuse
 from .computers import host, modes
 from .errors import GeometryError, LayoutError, raise_all
-from .functional import Fused, convolve, refuse_script
+from .function_modes import unscripted
+from .functional import Fused, convolve
 from .operators.convolution import Convolution
 from .operators.custom import NAMES
 from .operators.tensor_kinds import tensor_violations
 from .places import check_groups, per_axis, taps_of
 
 
+@unscripted
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -59,6 +61,7 @@ def conv_transpose1d(
     return convolve("conv_transpose1d", *given, scales=(x_scale, x_shift))
 
 
+@unscripted
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -96,6 +99,7 @@ def conv_transpose2d(
     return convolve("conv_transpose2d", *given, scales=(x_scale, x_shift))
 
 
+@unscripted
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -181,7 +185,3 @@ def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Co
         groups=groups,
         **more._asdict(),
     )
-
-
-for _function in (conv_transpose1d, conv_transpose2d, conv_transpose3d):
-    vars(_function)["__prepare_scriptable__"] = refuse_script

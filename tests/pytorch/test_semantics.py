@@ -248,7 +248,7 @@ WRONG = {
      lambda: pytorch.channel_stats(IMAGE), "channel_stats: the kernel is up to"),
     "norm_scale_shift": (statistics, "from_numpy", lambda found: found + 1e-3,
      lambda: pytorch.norm_scale_shift(STATS, num_groups=3), "norm_scale_shift: the kernel is up to"),
-    "intercepted": (simulated, "_over", lambda _: 2.0, intercepted, "conv2d"),
+    "intercepted": (simulated, "convolve", lambda y: y + 1, intercepted, "conv2d"),
 }  # fmt: skip
 
 

@@ -13,9 +13,8 @@ from ...schedules.split import LAYOUTS, TAPS_MAX
 from ..computers import host, modes
 from ..errors import LayoutError
 from ..function_modes import one_call
-from ..functional import refuse_script
 from .checks import activation_of, check_call, check_update
-from .operator import convolve
+from .operator import Call, convolve
 from .ring import ConvState
 from .split import causal_conv1d_split
 
@@ -90,7 +89,7 @@ def causal_conv1d_fn(
         y, final = _of_tokens(rows, filters, bias, state, return_final_states, act, layer)
     else:
         more = return_final_states, act, layer, strict
-        y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, *more, direct=direct)
+        y, final = convolve(Call(rows, filters, bias, state, cu_seqlens, seq_idx, *more), direct=direct)
         y = y.transpose(1, 2).contiguous() if tokens else y
     y = host.in_dtype(y, x.dtype)
     y = y if tokens else like(x, y)
@@ -147,7 +146,8 @@ def causal_conv1d_update(
     rows, filters, before = of_one_kind(steps, weight, state)
     fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer, strict, direct=direct, lent=True)
+    given = Call(rows, filters, bias, before, None, None, fits, act, layer, strict)
+    y, final = convolve(given, direct=direct, lent=True)
     y = host.in_dtype(y, x.dtype)
     if buffer.padding is not None:
         y = torch.where(buffer.padding[:, None, None], 0, y)
@@ -185,7 +185,3 @@ def like(x: Tensor, y: Tensor) -> Tensor:
         return y
     last = y.transpose(1, 2)  # as it is where one step has both orders: autograd forbids changing views of y in place
     return y if last.is_contiguous() else last.contiguous().transpose(1, 2)
-
-
-for _function in (causal_conv1d_fn, causal_conv1d_update):
-    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -14,53 +14,82 @@ for the derivative: the number of sequences in seq_idx is known only when it is 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..computers import host, modes
+from ..computers import dispatch, host, modes
 from ..errors import UnsupportedError
 from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
 from ..operators.called import Called
 from ..operators.calls import call, own, with_batch
-from ..operators.registrar import define
+from ..operators.convolution import Convolution
+from ..operators.registrar import Transforms, arguments_of, define
 from . import sequences, states
 from .checks import check_call
 
 _NAME = "causal_conv1d_fn"
 
 
-def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    cu_seqlens: Tensor | None,
-    seq_idx: Tensor | None,
-    return_final_states: bool,
-    activation: str | None,
-    layer: str | None,
-    strict_nonfinite: bool = False,
-) -> tuple[Tensor, Tensor]:
-    check_call(layer or _NAME, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states)
-    channels, width = weight.shape
-    w = weight[:, None]
-    if not _is_packed(x, cu_seqlens, seq_idx):
-        asked = states.causal(channels, width - 1, activation, layer, strict_nonfinite)
-        y, final = states.convolve(asked, x, w, bias, initial_states, return_final_states)
-        return _own(y), final
-    packing = sequences.packing_of(x, width, cu_seqlens, seq_idx, initial_states)
-    asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
-    y, final = sequences.forward(packing, x, w, bias, initial_states, return_final_states, asked)
-    return _own(y), final if cu_seqlens is not None or return_final_states else x.new_empty(x.shape[0], channels, 0)
+class Call(NamedTuple):
+    """The arguments of the operator."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    initial_states: Tensor | None
+    cu_seqlens: Tensor | None
+    seq_idx: Tensor | None
+    return_final_states: bool
+    activation: str | None
+    layer: str | None
+    strict_nonfinite: bool = False
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows are packed; without rows there are no sequences that seq_idx could number."""
+        return self.cu_seqlens is not None or (self.seq_idx is not None and self.x.shape[0] > 0)
+
+    @property
+    def packing(self) -> sequences.Packing:
+        """Of packed rows."""
+        given = self.cu_seqlens, self.seq_idx, self.initial_states
+        return sequences.packing_of(self.x, self.weight.shape[1], *given)
+
+    @property
+    def asked(self) -> Convolution:
+        """The convolution of rows, or of the row that sequences are packed in."""
+        gap, strict = (0, True) if self.is_packed else (self.weight.shape[1] - 1, self.strict_nonfinite)
+        return states.causal(self.weight.shape[0], gap, self.activation, self.layer, strict)
+
+    def argument(self, **changed: Any) -> tuple[Tensor, Tensor]:
+        """The operator's results without an activation, with other tensors."""
+        plain = self._replace(activation=None, cu_seqlens=None, seq_idx=None)
+        found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(*plain._replace(**changed))
+        return found
 
 
-def _is_packed(x: Tensor, cu_seqlens: Tensor | None, seq_idx: Tensor | None) -> bool:
-    """Whether rows are packed; without rows there are no sequences that seq_idx could number."""
-    return cu_seqlens is not None or (seq_idx is not None and x.shape[0] > 0)
+#: Tensors among these.
+_TENSORS = 6
+
+
+def _check(given: Call) -> None:
+    check_call(given.layer or _NAME, *given[:7])
+
+
+def _forward(*args: Any) -> tuple[Tensor, Tensor]:
+    given = Call(*args)
+    _check(given)
+    x, w, bias, initial, final = given.x, given.weight[:, None], *given[2:4], given.return_final_states
+    if not given.is_packed:
+        y, state = states.convolve(given.asked, x, w, bias, initial, final)
+        return _own(y), state
+    y, state = sequences.forward(given.packing, x, w, bias, initial, final, given.asked)
+    return _own(y), state if given.cu_seqlens is not None or final else x.new_empty(x.shape[0], x.shape[1], 0)
 
 
 def _own(y: Tensor) -> Tensor:
@@ -68,46 +97,32 @@ def _own(y: Tensor) -> Tensor:
     return y.clone() if y._is_view() else y
 
 
-def _fake(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    cu_seqlens: Tensor | None,
-    seq_idx: Tensor | None,
-    return_final_states: bool,
-    activation: str | None,
-    layer: str | None,
-    strict_nonfinite: bool = False,
-) -> tuple[Tensor, Tensor]:
-    check_call(layer or _NAME, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states)
-    rows = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    return x.new_empty(x.shape), x.new_empty(rows, x.shape[1], weight.shape[1] - 1 if return_final_states else 0)
+def _fake(*args: Any) -> tuple[Tensor, Tensor]:
+    given = Call(*args)
+    _check(given)
+    x, size = given.x, given.weight.shape[1] - 1 if given.return_final_states else 0
+    rows = x.shape[0] if given.cu_seqlens is None else given.cu_seqlens.shape[0] - 1
+    return x.new_empty(x.shape), x.new_empty(rows, x.shape[1], size)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.return_final_states, ctx.activation, ctx.layer = inputs[6:9]
-    ctx.strict_nonfinite, ctx.num_inputs = (*inputs[9:], False)[0], len(inputs)
-    autograd.save(ctx, *inputs[:6])
+def _remember(ctx: Any, args: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.rest = args[_TENSORS:]
+    autograd.save(ctx, *args[:_TENSORS])
 
 
-def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> Sequence[Any]:
+    given = Call(*ctx.saved_tensors, *ctx.rest)
     if g is None:
-        g = torch.zeros_like(ctx.saved_tensors[0], memory_format=torch.contiguous_format)
-    return (*derivatives(ctx, g, g_final, list(ctx.needs_input_grad[1:5])), *[None] * (ctx.num_inputs - 4))
+        g = torch.zeros_like(given.x, memory_format=torch.contiguous_format)
+    return derivatives(given, g, g_final, list(ctx.needs_input_grad[1:5]))
 
 
-def derivatives(ctx: Any, g: Tensor, g_final: Tensor | None, needs: list[bool]) -> tuple[Tensor | None, ...]:
-    """dL/d x, weight, bias and initial states of dL/dy and dL/d final states, each where it is needed.
-
-    ctx: autograd's context as `_remember` fills it, without `num_inputs`.
-    """
-    x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
-    final = g_final if ctx.return_final_states else None
-    if not _is_packed(x, cu_seqlens, seq_idx):
-        return _of_rows(ctx, g, final, x, weight, bias, initial_states, needs)
-    given = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
-    each = PACKED_BACKWARD(g, final, *given, needs, ctx.activation, ctx.layer)
+def derivatives(given: Call, g: Tensor, g_final: Tensor | None, needs: list[bool]) -> tuple[Tensor | None, ...]:
+    """dL/d x, weight, bias and initial states of dL/dy and dL/d final states, each where it is needed."""
+    final = g_final if given.return_final_states else None
+    if not given.is_packed:
+        return _of_rows(given, g, final, needs)
+    each = PACKED_BACKWARD(g, final, *given[:_TENSORS], needs, given.activation, given.layer)
     return tuple(one if needed else None for one, needed in zip(each, needs, strict=True))
 
 
@@ -116,44 +131,31 @@ def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tu
 
     dz = conv(d xs, w) + conv(xs, dw) + dbias
     """
-    x, weight, bias, initial_states, cu_seqlens, seq_idx = saved
-    if cu_seqlens is not None or seq_idx is not None:
+    given = Call(*saved, *ctx.rest)
+    if given.cu_seqlens is not None or given.seq_idx is not None:
         raise UnsupportedError(
             f"{_NAME}: packed sequences (cu_seqlens, seq_idx) have no derivatives in forward mode; use reverse mode, "
             f"or call it for each sequence"
         )
     dx, dweight, dbias, dinitial = tangents[:4]
     if dx is None:
-        dx = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    final, more = ctx.return_final_states, (None, ctx.layer, ctx.strict_nonfinite)
-    dz, dfinal = CAUSAL_CONV1D(dx, weight, dbias, dinitial, None, None, final, *more)
+        dx = torch.zeros_like(given.x, memory_format=torch.contiguous_format)
+    dz, dfinal = given.argument(x=dx, bias=dbias, initial_states=dinitial)
     if dweight is not None:
-        dz = dz + CAUSAL_CONV1D(x, dweight, None, initial_states, None, None, False, *more)[0]
-    if ctx.activation is not None:
-        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, *more)
-        dz = gradients.of_argument(states.causal(weight.shape[0], 0, ctx.activation), dz, None, z)
+        dz = dz + given.argument(weight=dweight, bias=None, return_final_states=False)[0]
+    if given.activation is not None:
+        z, _ = given.argument(return_final_states=False)
+        dz = gradients.of_argument(given.asked, dz, None, z)
     return dz, dfinal
 
 
-def _of_rows(
-    ctx: Any,
-    g: Tensor,
-    g_final: Tensor | None,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    needs: list[bool],
-) -> tuple[Tensor | None, ...]:
+def _of_rows(given: Call, g: Tensor, g_final: Tensor | None, needs: list[bool]) -> tuple[Tensor | None, ...]:
     """`derivatives` without packed sequences."""
-    channels, width = weight.shape
-    gap, length, w = width - 1, x.shape[2], weight[:, None]
-    asked = states.causal(channels, gap, ctx.activation, ctx.layer, ctx.strict_nonfinite)
+    x, initial_states, asked, w = given.x, given.initial_states, given.asked, given.weight[:, None]
+    channels, gap, length = w.shape[0], w.shape[2] - 1, x.shape[2]
     of_z = g
-    if ctx.activation is not None:
-        more = None, ctx.layer, ctx.strict_nonfinite
-        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, *more)
-        of_z = gradients.of_argument(asked, g, None, z)
+    if given.activation is not None:
+        of_z = gradients.of_argument(asked, g, None, given.argument(return_final_states=False)[0])
     of_x = of_w = of_bias = of_states = None
     if needs[0] or needs[3]:
         columns = gap if needs[3] else 0  # of the initial states
@@ -169,96 +171,53 @@ def _of_rows(
         of_states = of_xs[..., :columns] if needs[3] else None
     if needs[1]:
         rows = x if initial_states is None else states.with_state(x, initial_states, gap)
-        plain = states.causal(channels, gap if initial_states is None else 0, None, ctx.layer)
+        plain = states.causal(channels, gap if initial_states is None else 0, None, given.layer)
         of_w, of_bias = filter_gradients.of_filters(plain, of_z, rows, w, needs[2])
         of_w = of_w.squeeze(1)
     elif needs[2]:
         of_bias = gradients.of_bias(of_z)
-    if of_bias is not None and bias is not None:
-        of_bias = of_bias.to(bias.dtype)
+    if of_bias is not None and given.bias is not None:
+        of_bias = of_bias.to(given.bias.dtype)
     return of_x, of_w, of_bias, of_states
 
 
-def _packed_backward(
-    g: Tensor,
-    g_final: Tensor | None,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    cu_seqlens: Tensor | None,
-    seq_idx: Tensor | None,
-    needs: list[bool],
-    activation: str | None,
-    layer: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    packing = sequences.packing_of(x, weight.shape[1], cu_seqlens, seq_idx, initial_states)
-    asked = states.causal(weight.shape[0], 0, activation, layer, strict_nonfinite=True)
-    wanted = (needs[0], needs[1], needs[2], needs[3])
-    of_x, of_w, of_bias, of_states = sequences.backward(
-        packing, g, g_final, x, weight[:, None], bias, initial_states, wanted, asked
-    )
-    return (
-        x.new_empty(0) if of_x is None else of_x,
-        weight.new_empty(0) if of_w is None else of_w.squeeze(1),
-        x.new_empty(0) if of_bias is None else of_bias,
-        x.new_empty(0) if of_states is None else of_states,
-    )
+class PackedCall(NamedTuple):
+    """The arguments of the operator for derivatives of packed sequences."""
+
+    g: Tensor
+    g_final: Tensor | None
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    initial_states: Tensor | None
+    cu_seqlens: Tensor | None
+    seq_idx: Tensor | None
+    needs: list[bool]
+    activation: str | None
+    layer: str | None
+
+    @property
+    def given(self) -> Call:
+        """Whose derivatives these are."""
+        return Call(*self[2:8], False, *self[9:])
 
 
-def _packed_backward_fake(
-    g: Tensor,
-    g_final: Tensor | None,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    cu_seqlens: Tensor | None,
-    seq_idx: Tensor | None,
-    needs: list[bool],
-    activation: str | None,
-    layer: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    def like(tensor: Tensor | None, needed: bool) -> Tensor:
-        return x.new_empty(0) if tensor is None or not needed else tensor.new_empty(tensor.shape)
-
-    of_w = weight.new_empty(weight.shape if needs[1] else 0)
-    return like(x, needs[0]), of_w, like(bias, needs[2]), like(initial_states, needs[3])
+def _packed_backward(convolve: sequences.Convolve, *args: Any) -> tuple[Tensor, ...]:
+    """dL/d x, weight, bias and initial states, empty where they are not needed. convolve: as of `sequences.backward`;
+    with one that autograd knows, elements of other sequences are multiplied by zeros in derivatives, also NaN."""
+    packed = PackedCall(*args)
+    x, w, bias, initial = packed.x, packed.weight[:, None], packed.bias, packed.initial_states
+    needs = packed.needs[0], packed.needs[1], packed.needs[2], packed.needs[3]
+    given, of = packed.given, (packed.g, packed.g_final)
+    found = [*sequences.backward(given.packing, *of, x, w, bias, initial, needs, given.asked, convolve)]
+    found[1] = None if found[1] is None else found[1].squeeze(1)
+    return tuple(x.new_empty(0) if one is None else one for one in found)
 
 
-def _remember_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.needs, ctx.activation, ctx.layer = inputs[8:]
-    autograd.save(ctx, *inputs[:8])
-
-
-def _second_derivatives(ctx: Any, *of_each: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Derivatives of `_packed_backward`: it runs again, by operators that autograd knows. Elements of other sequences
-    are multiplied by zeros here, also NaN."""
-    with torch.enable_grad():
-        # aliases: g may depend on x, and gradients that reach x through g must not be counted here too
-        saved: list[Any] = [one if one is None else one.view_as(one) for one in ctx.saved_tensors]
-        x, weight, *rest = saved[2:]
-        packing = sequences.packing_of(x, weight.shape[1], rest[2], rest[3], rest[1])
-        asked = states.causal(weight.shape[0], 0, ctx.activation, ctx.layer, strict_nonfinite=True)
-        needs: Any = tuple(ctx.needs)
-        found = sequences.backward(
-            packing, saved[0], saved[1], x, weight[:, None], rest[0], rest[1], needs, asked, convolve=call
-        )
-        pairs = [(one, of) for one, of in zip(found, of_each, strict=True) if one is not None and of is not None]
-        outputs = [one.squeeze(1) if one is found[1] else one for one, _ in pairs]
-        wanted = [i for i, one in enumerate(saved[:6]) if one is not None and one.requires_grad]
-        of_wanted = torch.autograd.grad(
-            outputs, [saved[i] for i in wanted], [of for _, of in pairs], create_graph=True, allow_unused=True
-        )
-    each = dict(zip(wanted, of_wanted, strict=True))
-    return *(each.get(i) for i in range(6)), *[None] * 5
-
-
-def _no_forward_mode(ctx: Any, *_: Any) -> Any:
-    raise UnsupportedError(
-        f"{_NAME}: derivatives of packed sequences (cu_seqlens, seq_idx) have none in forward mode; use reverse mode, "
-        f"or call it for each sequence"
-    )
+def _packed_backward_fake(*args: Any) -> tuple[Tensor, ...]:
+    packed = PackedCall(*args)
+    each = zip(packed[2:6], packed.needs, strict=True)
+    return tuple(packed.x.new_empty(0) if one is None or not need else one.new_empty(one.shape) for one, need in each)
 
 
 def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
@@ -289,37 +248,22 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
     return (y, final), (1, 1)
 
 
-def convolve(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    cu_seqlens: Tensor | None,
-    seq_idx: Tensor | None,
-    return_final_states: bool,
-    activation: str | None,
-    layer: str | None,
-    strict_nonfinite: bool = False,
-    *,
-    direct: bool | None = None,
-    lent: bool = False,
-) -> tuple[Tensor, Any]:
+def convolve(given: Call, *, direct: bool | None = None, lent: bool = False) -> tuple[Tensor, Any]:
     """The operator's result for checked arguments; by torch's own functions for rows without packing on the host.
 
     direct: `modes.is_torchs`, if the caller knows it. lent: final states may be a view of a tensor that autograd keeps;
     the caller copies them. Without return_final_states the second result is undefined.
     """
+    x, weight, bias, initial_states, cu_seqlens, seq_idx, final, activation, layer, _ = given
     if cu_seqlens is None and seq_idx is None and (modes.is_torchs(x) if direct is None else direct):
         (channels, width), w = weight.shape, weight.unsqueeze(1)
-        if initial_states is None and not return_final_states:
+        if initial_states is None and not final:
             asked = states.on_hosts(channels, width - 1, activation, layer)
             return host.convolve(asked, x, w, bias, None), None
         rows = states.with_state(x, initial_states, width - 1)
         y = host.convolve(states.on_hosts(channels, 0, activation, layer), rows, w, bias, None)
-        return y, states.last_of(rows, width - 1, lent) if return_final_states else None
-    found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(
-        x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer, strict_nonfinite
-    )
+        return y, states.last_of(rows, width - 1, lent) if final else None
+    found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(*given)
     return own(found[0]), own(found[1])
 
 
@@ -348,13 +292,22 @@ def _packed_backward_by_rows(*args: Any) -> Any:
 
 
 CAUSAL_CONV1D = define(
-    "causal_conv1d", _forward, _fake, (_remember, _backward, _forward_mode), _batched, _flops, _by_rows
+    "causal_conv1d",
+    arguments_of(Call),
+    tuple[Tensor, Tensor],
+    _forward,
+    _fake,
+    autograd.Derivatives(_remember, _backward, _forward_mode),
+    Transforms(_batched, _flops, _by_rows),
 )
 PACKED_BACKWARD = define(
     "causal_conv1d_packed_backward",
-    _packed_backward,
+    arguments_of(PackedCall),
+    tuple[Tensor, Tensor, Tensor, Tensor],
+    functools.partial(_packed_backward, dispatch.convolve),
     _packed_backward_fake,
-    (_remember_packed, _second_derivatives, _no_forward_mode),
-    flops=_packed_backward_flops,
-    by_images=_packed_backward_by_rows,
+    autograd.running_again(
+        functools.partial(_packed_backward, call), 8, lambda _: f"{_NAME}: packed sequences (cu_seqlens, seq_idx)"
+    ),
+    Transforms(None, _packed_backward_flops, _packed_backward_by_rows),
 )

@@ -6,7 +6,6 @@ its own fused derivatives.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from ..computers import modes
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
 from .checks import INTEGERS, activation_of
 from .functions import causal_conv1d_fn, causal_conv1d_update, like, of_one_kind
-from .operator import derivatives
+from .operator import Call, derivatives
 from .states import with_state
 
 #: Of causal-conv1d: whose arguments and results these are.
@@ -175,13 +174,8 @@ def causal_conv1d_bwd_function(
     rows, filters, state = of_one_kind(x, weight, initial_states)
     if return_dinitial_states and state is None:
         state = rows.new_zeros(*rows.shape[:2], weight.shape[1] - 1)
-    call = SimpleNamespace(
-        saved_tensors=(rows, filters, bias, state, None, seq_idx),
-        return_final_states=dfinal_states is not None,
-        activation=_name_of(silu_activation),
-        layer=None,
-        strict_nonfinite=modes.wants_strict_nonfinite(None),
-    )
+    more = dfinal_states is not None, _name_of(silu_activation), None, modes.wants_strict_nonfinite(None)
+    call = Call(rows, filters, bias, state, None, seq_idx, *more)
     needs = [True, True, bias is not None, return_dinitial_states]
     final = None if dfinal_states is None else dfinal_states.to(rows.dtype)
     of_x, of_w, of_bias, of_states = derivatives(call, dout.to(rows.dtype), final, needs)

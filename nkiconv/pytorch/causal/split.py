@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,12 +28,12 @@ from ...schedules.split import (
     taps_unsupported,
 )
 from ..computers import agreements, host, modes
-from ..errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, as_torchs, raise_all
+from ..errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from ..function_modes import one_call
-from ..functional import refuse_script
-from ..operators import autograd, flop_formulas
+from ..operators import flop_formulas
+from ..operators.blocks import Block, define_block
 from ..operators.calls import own
-from ..operators.registrar import define
+from ..operators.registrar import arguments_of
 from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
 from . import operator, states
@@ -246,40 +245,13 @@ def _on_host(given: SplitCall) -> tuple[Tensor, ...]:
     return *parts, *(host.in_dtype(one, dtype) for one in kept)
 
 
-def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    initial_states: Tensor | None,
-    splits: Sequence[int],
-    activation: str | None,
-    eps: float,
-    layout: str,
-    return_final_states: bool,
-    cu_seqlens: Sequence[int] | None,
-    state_positions: Sequence[int] | None,
-    layer: str | None,
-) -> list[Tensor]:
-    numbers = activation, eps, layout, return_final_states, cu_seqlens, state_positions, layer
-    given = _called(x, weight, bias, initial_states, splits, *numbers)
-    _check(given)
-    who = modes.computer(x)
-    if x.shape[0] == 0:
-        return _made(given)
-    if who == "torch":
-        return [own_memory(one) for one in _on_host(given)]
-    with as_torchs():
-        if who == "device":
-            from ..computers import device
+_ARGUMENTS = arguments_of(SplitCall) | {"splits": Sequence[int]}
+_ARGUMENTS |= {"cu_seqlens": Sequence[int] | None, "state_positions": Sequence[int] | None}
 
-            return list(device.causal_conv1d_split(given))
-        from ..computers import simulated
 
-        found = simulated.causal_conv1d_split(given)
-        if who == "compare":
-            _compare(given, found)
-            return [own_memory(one) for one in _on_host(given)]
-        return found
+def _of_own_memory(given: SplitCall) -> list[Tensor]:
+    """`_on_host` without views."""
+    return [one.clone() if one._is_view() else one for one in _on_host(given)]
 
 
 def _called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
@@ -291,18 +263,14 @@ def _called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *r
     )
 
 
-def own_memory(tensor: Tensor) -> Tensor:
-    """A tensor that is no view."""
-    return tensor.clone() if tensor._is_view() else tensor
-
-
 def parts_of(splits: Sequence[int]) -> tuple[Split, ...]:
     """Splits of the operator's flat numbers."""
     return tuple((h, d, bool(n)) for h, d, n in zip(splits[::3], splits[1::3], splits[2::3], strict=True))
 
 
-def _compare(given: SplitCall, found: list[Tensor]) -> None:
-    """Raise ComparisonError unless the kernel's parts are within their bounds of float64's, its states alike."""
+def _compared(given: SplitCall, found: Sequence[Tensor]) -> Sequence[Tensor]:
+    """torch's results, if the kernel's parts are within their bounds of float64's, its states alike. Raises
+    ComparisonError."""
     x, splits, eps, activation = given.x, given.splits, given.eps, given.activation
     wide = given.mapped(Tensor.double)
     plain = wide._replace(bias=None, activation=None)
@@ -322,25 +290,11 @@ def _compare(given: SplitCall, found: list[Tensor]) -> None:
     for (_, _, normalised), part, own_z, own_wide, own_rounded in each:
         (truth,) = _normalised(own_z.flatten(2).transpose(1, 2), [(*own_z.shape[2:], normalised)], eps)
         limit = l2norm_bound(own_z.numpy(), own_wide.numpy(), eps, kind) if normalised else own_rounded.numpy()
-        require_within(part.double().numpy(), truth.numpy(), limit, x, given.layer)
+        agreements.require_within(part.double().numpy(), truth.numpy(), limit, x, given.where)
     kept = ([] if last is None else [last]) + _states_after(wide)
     if not all(torch.equal(one, right.to(x.dtype)) for one, right in zip(found[len(splits) :], kept, strict=True)):
         raise ComparisonError(f"{given.where}: the kernel's states are not the last inputs; report it with x")
-
-
-def require_within(part: Any, truth: Any, limit: Any, x: Tensor, layer: str | None) -> None:
-    """Raise if a part is not within `limit` of the truth; NaN of x may reach other outputs of its tile."""
-    with np.errstate(invalid="ignore"):
-        off = np.isfinite(truth) & ~(np.abs(part - truth) <= limit)
-    if not x.isfinite().all():
-        off &= np.isfinite(part)
-    off |= np.isfinite(part) & ~np.isfinite(truth)
-    agreements.note(not off.any())
-    if off.any():
-        raise ComparisonError(
-            f"{layer or NAME}: {int(off.sum())} of {part.size} elements of the kernel are further from "
-            f"float64 than both may be off, on x {tuple(x.shape)}; report it with x and weight"
-        )
+    return _of_own_memory(given)
 
 
 def _made(given: SplitCall) -> list[Tensor]:
@@ -355,23 +309,14 @@ def _made(given: SplitCall) -> list[Tensor]:
     return found
 
 
-def _fake(*args: Any) -> list[Tensor]:
-    return _made(_called(*args))
-
-
-def _again(*args: Any) -> list[Tensor]:
+def _again(given: SplitCall) -> list[Tensor]:
     """The results, by operators that autograd knows."""
-    given = _called(*args)
     offsets = None if given.cu_seqlens is None else torch.tensor(given.cu_seqlens)
-    final, more, states_before = given.return_final_states, (given.activation, given.where), given.initial_states
-    z, last = operator.convolve(given.rows, given.weight, given.bias, states_before, offsets, None, final, *more)
+    final, tensors = given.return_final_states, (given.rows, *given[1:4], offsets, None)
+    z, last = operator.convolve(operator.Call(*tensors, final, given.activation, given.where))
     parts = _normalised(host.wide(z), given.splits, given.eps)
     outputs = [host.in_dtype(one, given.x.dtype) for one in parts]
     return outputs + [last] * final + _states_after(given)
-
-
-def _no_batches(info: Any, in_dims: Any, *args: Any) -> Any:
-    raise UnsupportedError(f"{NAME}: torch.vmap does not take it; concatenate the batches along N")
 
 
 def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
@@ -380,7 +325,11 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
     return flop_formulas.of_convolution(states.causal(channels, 0), rows, (channels, 1, width), rows)
 
 
-CAUSAL_CONV1D_SPLIT = define(NAME, _forward, _fake, autograd.running_again(_again, 4, NAME), _no_batches, _flops)
-
-for _function in (causal_conv1d_split, causal_conv1d_split_update):
-    vars(_function)["__prepare_scriptable__"] = refuse_script
+CAUSAL_CONV1D_SPLIT = define_block(
+    Block(
+        NAME, _ARGUMENTS, _called, list[Tensor], _check, _made, _of_own_memory,
+        lambda given: modes.lazy("device").causal_conv1d_split(given),
+        lambda given: modes.lazy("simulated").causal_conv1d_split(given),
+        _compared, _again, _flops, rows=(0, 3), is_batched=False,
+    )
+)  # fmt: skip

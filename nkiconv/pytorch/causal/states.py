@@ -13,7 +13,7 @@ import torch
 
 from ..computers import dispatch, host, modes
 from ..computers.arrays import from_numpy, to_numpy
-from ..errors import ComparisonError, as_torchs
+from ..errors import ComparisonError
 from ..operators.called import Called
 from ..operators.convolution import Convolution
 
@@ -75,16 +75,15 @@ def _compute(
     return_final_state: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(y, final state), wherever x is; a device computes a final state only where asked."""
-    who = modes.computer(x)
-    if who == "torch":
-        return on_host(host.convolve, asked, x, w, bias, state)
-    with as_torchs():
-        if who == "device":
-            from ..computers import device
-
-            return device.convolve_with_states(asked, x, w, bias, state, return_final_state)
-        found = simulated(asked, x, w, bias, state)
-        return found if who == "simulate" else _compared(asked, x, w, bias, state, found)
+    given = asked, x, w, bias, state
+    found: tuple[torch.Tensor, torch.Tensor | None] = modes.results(
+        x,
+        lambda: on_host(host.convolve, *given),
+        lambda: modes.lazy("device").convolve_with_states(*given, return_final_state),
+        lambda: simulated(*given),
+        lambda found: _compared(*given, found),
+    )
+    return found
 
 
 def on_host(

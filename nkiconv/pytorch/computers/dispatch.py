@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from ..errors import as_torchs
 from ..operators.called import Called
 from ..operators.convolution import Convolution
 from . import host, modes, statistics
@@ -15,17 +14,13 @@ from . import host, modes, statistics
 def convolve(called: Called) -> Any:
     """Results of a checked call on any device: y, with return_stats (y, stats), with a norm (y, the norm's input or an
     empty tensor)."""
-    who = modes.computer(called.x)
-    if who == "torch":
-        return statistics.by_torch(called)
-    with as_torchs():
-        if who == "device":
-            from . import device
-
-            return device.convolve(called)
-        from . import simulated
-
-        return simulated.convolve(called) if who == "simulate" else simulated.compare(called)
+    return modes.results(
+        called.x,
+        lambda: statistics.by_torch(called),
+        lambda: modes.lazy("device").convolve(called),
+        lambda: modes.lazy("simulated").convolve(called),
+        lambda found: modes.lazy("simulated").compared(called, found),
+    )
 
 
 def filters_gradient(
@@ -34,15 +29,12 @@ def filters_gradient(
     """(dw of size and dtype, with `bias` db [K], fp32 or float64) of checked x and dL/dy, wherever they are."""
     if x.shape[0] == 0:
         return x.new_zeros(size, dtype=dtype), x.new_zeros(size[0], dtype=host.wide_dtype(x)) if bias else None
-    who = modes.computer(x)
-    if who == "torch":
-        return host.filters_gradient(asked, x, g, size, dtype, bias)
-    with as_torchs():
-        if who == "device":
-            from . import device
-
-            return device.filters_gradient(asked, x, g, size, dtype, bias)
-        from . import simulated
-
-        gradient = simulated.filters_gradient if who == "simulate" else simulated.compare_filters_gradient
-        return gradient(asked, x, g, size, dtype, bias)
+    given = asked, x, g, size, dtype, bias
+    found: tuple[torch.Tensor, torch.Tensor | None] = modes.results(
+        x,
+        lambda: host.filters_gradient(*given),
+        lambda: modes.lazy("device").filters_gradient(*given),
+        lambda: modes.lazy("simulated").filters_gradient(*given),
+        lambda found: modes.lazy("simulated").compared_filters_gradient(*given, found),
+    )
+    return found

@@ -6,17 +6,19 @@ Where torch computes and nothing records the calls, torch's own functions run wi
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ...errors import shown
-from ..errors import KindError, UnsupportedError
+from ..errors import KindError, UnsupportedError, as_torchs
 
 VARIABLE = "NKICONV_CPU"
 #: Values of `NKICONV_CPU`: torch computes; the kernel runs in the simulator; both run and must agree.
@@ -173,3 +175,26 @@ def computer(x: torch.Tensor) -> str:
             f"input.device={x.device}: kernels run on Neuron devices, torch and the simulator on cpu; move the tensors"
         )
     return mode()
+
+
+#: Computes results.
+Result = Callable[[], Any]
+
+
+def results(
+    x: torch.Tensor, by_torch: Result, on_device: Result, simulated: Result, compared: Callable[[Any], Any]
+) -> Any:
+    """Of the backend of x's device: by one of these functions; compared: of the simulator's results."""
+    who = computer(x)
+    if who == "torch":
+        return by_torch()
+    with as_torchs():
+        if who == "device":
+            return on_device()
+        found = simulated()
+        return found if who == "simulate" else compared(found)
+
+
+def lazy(name: str) -> Any:
+    """A module of backends that imports the planner."""
+    return importlib.import_module(f".{name}", __package__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import _C
@@ -25,22 +25,24 @@ _LIBRARY = torch.library.Library("nkiconv", "FRAGMENT")  # type: ignore[no-untyp
 #: The key that marks views. It is excluded below an operator, whose results may be changed in place.
 _VIEWS = _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView)
 
-Derivatives = tuple[Any, ...]
+Gradients = tuple[Any, ...]
 
 
-def register(
-    name: str,
-    remember: Callable[[Any, tuple[Any, ...], Any], None],
-    backward: Callable[..., Derivatives],
-    forward_mode: Callable[[Any, Any, Derivatives], Any],
-) -> None:
-    """Give operator `nkiconv::name` derivatives.
+class Derivatives(NamedTuple):
+    """Derivatives of an operator.
 
-    Args:
-        remember: takes a context, the operator's arguments and its result, and saves values for the others.
-        backward: takes the context and gradients of results, returns gradients of the arguments.
-        forward_mode: takes the context, its saved tensors and tangents of the arguments, returns tangents of results.
+    remember: takes a context, the operator's arguments and its result, and saves values for the others.
+    backward: takes the context and gradients of results, some of them None, returns gradients of its first arguments.
+    forward_mode: takes the context, its saved tensors and tangents of the arguments, returns tangents of results.
     """
+
+    remember: Callable[[Any, tuple[Any, ...], Any], None]
+    backward: Callable[..., Sequence[Any]]
+    forward_mode: Callable[[Any, Any, Gradients], Any]
+
+
+def register(name: str, derivatives: Derivatives) -> None:
+    """Give operator `nkiconv::name` derivatives."""
     operator = getattr(torch.ops.nkiconv, name).default
     is_list = len(operator._schema.returns) == 1 and isinstance(operator._schema.returns[0].type, torch.ListType)
 
@@ -52,18 +54,20 @@ def register(
         with _further_out():
             result = below(keyset, args)
         ctx.set_materialize_grads(False)
-        remember(ctx, args, result)
+        ctx.count = len(args)
+        derivatives.remember(ctx, args, result)
         return tuple(result) if isinstance(result, list) else result
 
-    def back(ctx: Any, *g: Any) -> Derivatives:
-        return None, *backward(ctx, *g)
+    def back(ctx: Any, *g: Any) -> Gradients:
+        found = () if all(one is None for one in g) else derivatives.backward(ctx, *g)
+        return None, *found, *[None] * (ctx.count - len(found))
 
     def ahead(ctx: Any, _keyset: Any, *tangents: Any) -> Any:
         saved = ctx.saved_tensors
         if _C._are_functorch_transforms_active():  # primals of this level, which may have tangents further out
             saved = [None if one is None else _primal(one) for one in saved]
         with _further_out():
-            return forward_mode(ctx, saved, tangents)
+            return derivatives.forward_mode(ctx, saved, tangents)
 
     methods = {"forward": forward, "backward": back, "jvp": ahead}
     function: Any = type(f"nkiconv_{name}", (_SingleLevelFunction,), {k: staticmethod(v) for k, v in methods.items()})
@@ -81,31 +85,28 @@ def register(
 
 
 def running_again(
-    again: Callable[..., Sequence[torch.Tensor]], tensors: int, name: str
-) -> tuple[Callable[..., None], Callable[..., Derivatives], Callable[..., Any]]:
-    """remember, backward and forward_mode of `register` for an operator that keeps only its arguments.
+    again: Callable[..., Sequence[torch.Tensor]], tensors: int, where: Callable[[tuple[Any, ...]], str]
+) -> Derivatives:
+    """Of an operator that keeps only its arguments.
 
     again: computes its results from its arguments by operators that autograd knows; tensors: how many of them come
-    first; the last one is the layer, or None; name: in messages where there is no layer.
+    first; where: who calls, from its arguments, for messages.
     """
 
     def remember(ctx: Any, inputs: tuple[Any, ...], _results: Any) -> None:
         ctx.rest = inputs[tensors:]
         save(ctx, *inputs[:tensors])
 
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Derivatives:
-        def results(*given: Any) -> Sequence[torch.Tensor]:
-            return again(*given, *ctx.rest)
-
-        return *by_running_again(results, ctx.saved_tensors, gradients), *[None] * len(ctx.rest)
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Sequence[Any]:
+        return by_running_again(lambda *given: again(*given, *ctx.rest), ctx.saved_tensors, gradients)
 
     def forward_mode(ctx: Any, *_: Any) -> Any:
         raise UnsupportedError(
-            f"{ctx.rest[-1] or name}: has no derivatives in forward mode where a kernel computes; use reverse mode, or "
-            f"torch on cpu"
+            f"{where((None,) * tensors + ctx.rest)}: has no derivatives in forward mode where a kernel computes; use "
+            f"reverse mode, or torch on cpu"
         )
 
-    return remember, backward, forward_mode
+    return Derivatives(remember, backward, forward_mode)
 
 
 def by_running_again(

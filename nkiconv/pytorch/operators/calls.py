@@ -12,52 +12,68 @@ from ..computers import dispatch, modes
 from .called import Called
 from .convolution import Convolution
 from .pixel_norm import PixelNorm
-from .prologue import NO_SCALES
+from .registrar import Arguments
 from .tensor_kinds import memory_format
 
 _NOTHING: tuple[Any, ...] = ()
-#: Arguments of an operator after its four tensors, and before the packed filter.
-ARGUMENTS = 8
 #: Suffixes of a plain operator's name: with frames in front of x; with a prologue; with a prologue and statistics of y;
 #: with a norm over the channels of y's pixels.
 WITH_FRAMES, WITH_PROLOGUE, WITH_STATS, WITH_NORM = "_with_frames", "_with_prologue", "_with_stats", "_with_norm"
+_NUMBERS: Arguments = {
+    "stride": Sequence[int],
+    "padding": Sequence[int],
+    "dilation": Sequence[int],
+    "lhs_dilation": Sequence[int],
+    "groups": int,
+    "activation": str | None,
+    "residual_position": str,
+    "layer": str | None,
+    "packed": (Tensor | None, None),
+    "strict_nonfinite": (bool, False),
+}
+#: Where `packed` is among these.
+PACKED = list(_NUMBERS).index("packed")
+_PROLOGUE = (
+    {"x_scale": Tensor | None, "x_shift": Tensor | None},
+    {"x_activation": (str | None, None), "x_upsample": (int, 1)},
+)
+#: By suffix, the arguments after input, weight, bias and residual, and those after all numbers.
+_MORE: dict[str, tuple[Arguments, Arguments]] = {
+    "": ({}, {}),
+    WITH_FRAMES: ({"initial_frames": Tensor}, {}),
+    WITH_PROLOGUE: _PROLOGUE,
+    WITH_STATS: _PROLOGUE,
+    WITH_NORM: (
+        {"initial_frames": Tensor | None, "norm_weight": Tensor | None, "norm_bias": Tensor | None},
+        {"packed": Tensor | None, "strict_nonfinite": bool}
+        | {"y_norm": str, "y_norm_eps": float, "return_before_norm": bool},
+    ),
+}
+
+
+def arguments_with(suffix: str) -> Arguments:
+    """Those of an operator with a suffix."""
+    tensors, more = _MORE[suffix]
+    first = {"input": Tensor, "weight": Tensor, "bias": Tensor | None, "residual": Tensor | None}
+    return {**first, **tensors, **_NUMBERS, **more}
+
+
+def suffix_of(name: str) -> str:
+    """Of an operator's name."""
+    return max((one for one in _MORE if name.endswith(one)), key=len)
+
+
 #: Tensors of an operator before its numbers, by suffix.
-TENSORS = {"": 4, WITH_FRAMES: 5, WITH_PROLOGUE: 6, WITH_STATS: 6, WITH_NORM: 7}
+TENSORS = {suffix: 4 + len(tensors) for suffix, (tensors, _) in _MORE.items()}
 
 
-def asked_of(
-    name: str,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    lhs_dilation: Sequence[int],
-    groups: int,
-    activation: str | None,
-    residual_position: str,
-    layer: str | None,
-    packed: Tensor | None = None,
-    strict_nonfinite: bool = False,
-    x_activation: str | None = None,
-    x_upsample: int = 1,
-    *,
-    return_stats: str | None = None,
-) -> Convolution:
+def asked_of(name: str, *numbers: Any, return_stats: str | None = None) -> Convolution:
     """The Convolution of an operator's arguments after its tensors; packed: is not part of it."""
-    return Convolution(
-        name=name,
-        stride=tuple(stride),
-        padding=tuple(zip(padding[::2], padding[1::2], strict=True)),
-        dilation=tuple(dilation),
-        lhs_dilation=tuple(lhs_dilation),
-        groups=groups,
-        activation=activation,
-        residual_position=residual_position,
-        layer=layer,
-        strict_nonfinite=strict_nonfinite,
-        x_activation=x_activation,
-        x_upsample=x_upsample,
-        return_stats=return_stats,
-    )
+    named = zip((*_NUMBERS, *_PROLOGUE[1]), numbers, strict=False)
+    given: dict[str, Any] = {one: tuple(value) if isinstance(value, (list, tuple)) else value for one, value in named}
+    given.pop("packed", None)
+    given["padding"] = tuple(zip(given["padding"][::2], given["padding"][1::2], strict=True))
+    return Convolution(name=name, return_stats=return_stats, **given)
 
 
 def arguments_of(asked: Convolution, packed: Tensor | None) -> tuple[Any, ...]:
@@ -69,20 +85,23 @@ def arguments_of(asked: Convolution, packed: Tensor | None) -> tuple[Any, ...]:
 
 def read(name: str, args: Sequence[Any]) -> Called:
     """The call of operator `nkiconv::name` with these arguments."""
-    suffix = max((one for one in TENSORS if name.endswith(one)), key=len)
-    frames, scales, norm, rest = None, NO_SCALES, None, args[TENSORS[suffix] :]
-    if suffix in (WITH_FRAMES, WITH_NORM):
-        frames = args[4]
-    elif suffix != "":
-        scales = args[4], args[5]
-    packed = rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
+    suffix = suffix_of(name)
+    count = TENSORS[suffix]
+    (x, w, bias, residual, *more), rest = args[:count], args[count:]
+    packed, norm, stats = (*rest[PACKED:], None)[0], None, "channel" if suffix == WITH_STATS else None
     if suffix == WITH_NORM:
-        norm = PixelNorm(rest[ARGUMENTS + 2], args[5], args[6], *rest[ARGUMENTS + 3 :])
-        rest = rest[: ARGUMENTS + 2]
-    stats = "channel" if suffix == WITH_STATS else None
+        kind, eps, before = rest[len(_NUMBERS) :]
+        norm = PixelNorm(kind, more[1], more[2], eps, before)
+        more, rest = more[:1], rest[: len(_NUMBERS)]
     asked = asked_of(name.removesuffix(suffix), *rest, return_stats=stats)
-    x, w, bias, residual = args[:4]
-    return Called(asked, x, w, bias, residual, packed, frames, scales, norm)
+    return with_more(Called(asked, x, w, bias, residual, packed, norm=norm), more)
+
+
+def with_more(called: Called, more: Sequence[Any]) -> Called:
+    """A call with what its operator has after the residual, of x: nothing, frames, or a scale and a shift."""
+    if len(more) == 2:
+        return called._replace(scales=(more[0], more[1]))
+    return called._replace(frames=more[0]) if more else called
 
 
 def call(called: Called) -> Any:

@@ -7,80 +7,140 @@
 
 Transposed ones are convolutions of input with zeros between its elements: `lhs_dilation` is torch's stride. Numbers are
 given for each axis, padding before and after it; negative padding crops. `packed` is the filter in the kernel's order
-(`filters.pack_filter`); torch and derivatives read `weight`. `functional` has torch's own signatures.
+(`filters.pack_filter`); torch and derivatives read `weight`. `functional` has torch's own signatures. Others are these
+and more:
+
+    conv3d_with_frames(..., residual, initial_frames, ...) -> Tensor
+        of frames in front of an input, without concatenating them
+    conv*_with_prologue(..., residual, x_scale, x_shift, ..., x_activation, x_upsample) -> Tensor
+        of x_activation(input * x_scale + x_shift), rounded to input's dtype and upsampled; backward computes it again
+    conv*_with_stats(the same; the prologue is optional) -> (y, stats)
+        stats of y before it is rounded, [P, N, K, 3], with the derivatives by y of `nkiconv::channel_stats`
+    conv2d_with_norm, conv3d_with_norm(
+        ..., residual, initial_frames, norm_weight, norm_bias, ..., y_norm, y_norm_eps, return_before_norm
+    ) -> (Tensor, Tensor)
+        a norm over the channels of each pixel of y; the second result is the norm's input, empty unless asked for;
+        backward computes it again; images have no initial_frames
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from . import autograd, filter_gradients, flop_formulas, gradients, sharding
+from ..computers import host
+from . import autograd, filter_gradients, flop_formulas, gradients, inputs, sharding, statistics
 from .called import Called
-from .calls import ARGUMENTS, asked_of, call, computed, read, with_batch
+from .calls import (
+    PACKED,
+    TENSORS,
+    WITH_FRAMES,
+    WITH_NORM,
+    WITH_PROLOGUE,
+    WITH_STATS,
+    arguments_with,
+    batched_images,
+    call,
+    computed,
+    read,
+    suffix_of,
+    with_batch,
+    with_more,
+)
 from .convolution import Convolution
+from .pixel_norm import both, finished
 from .prologue import batched_scales
-from .registrar import define
+from .registrar import Transforms, define
 
 #: Operators and the axes of their images.
 NAMES = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
 NAMES |= {"conv_transpose1d": 1, "conv_transpose2d": 2, "conv_transpose3d": 3, "depthwise_conv_transpose1d": 1}
+_DENSE = [name for name in NAMES if "depthwise" not in name]
 
 
 def _define(name: str) -> Any:
     """Register the operator of a name."""
+    suffix = suffix_of(name)
+    tensors, has_stats, has_norm = TENSORS[suffix], suffix == WITH_STATS, suffix == WITH_NORM
 
-    def forward(
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        residual: Tensor | None,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        lhs_dilation: Sequence[int],
-        groups: int,
-        activation: str | None,
-        residual_position: str,
-        layer: str | None,
-        packed: Tensor | None = None,
-        strict_nonfinite: bool = False,
-    ) -> Tensor:
-        numbers = stride, padding, dilation, lhs_dilation, groups
-        asked = asked_of(name, *numbers, activation, residual_position, layer, strict_nonfinite=strict_nonfinite)
-        y: Tensor = computed(Called(asked, input, weight, bias, residual, packed))
-        return y
+    def forward(*args: Any) -> Any:
+        return computed(read(name, args))
 
-    def fake(*args: Any) -> Tensor:
-        return read(name, args).made()
-
-    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.asked, ctx.num_inputs = read(name, inputs).asked, len(inputs)
-        remember_call(ctx, inputs[:4], output)
-
-    def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
-        nothing = (None,) * (ctx.num_inputs - 4)
-        if g is None:
-            return (None, None, None, None, *nothing)
-        return (*derivatives(ctx, ctx.saved_tensors, ctx.needs_input_grad[1:5], g), *nothing)
-
-    def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
-        return tangent_of(ctx.asked, saved[:4], tangents[:4])
-
-    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    def fake(*args: Any) -> Any:
         called = read(name, args)
-        packed = called.packed if len(args) > 4 + ARGUMENTS and in_dims[4 + ARGUMENTS] is None else None
-        return batched_call(called._replace(packed=packed), info.batch_size, in_dims[:4])
+        y = called.made()
+        if called.norm is not None:
+            return both(called.norm, y, torch.empty_like(y))
+        return (y, statistics.empty(y)) if has_stats else y
 
-    def flops(x: Any, w: Any, _bias: Any, _residual: Any, *rest: Any, out_shape: Any) -> int:
-        return flop_formulas.of_convolution(asked_of(name, *rest[:ARGUMENTS]), x, w, out_shape)
+    def remember(ctx: Any, args: tuple[Any, ...], output: Any) -> None:
+        ctx.asked = read(name, args).asked
+        y, *more = (output[0], *output) if has_stats else (output,)
+        remember_call(ctx, args[:4], y, *args[4:tensors], *more)
 
-    return define(
-        name, forward, fake, (remember, backward, forward_mode), batched, flops, lambda *_: ((0, 3), [sharding.SHARDED])
-    )
+    def backward(ctx: Any, g: Tensor | None, of_stats: Tensor | None = None) -> Sequence[Any]:
+        *given, y = ctx.saved_tensors
+        if of_stats is not None:
+            of_y = statistics.gradient(given[tensors], given[tensors + 1], of_stats)
+            g = of_y if g is None else g + of_y
+        assert g is not None
+        called, needs = called_of(ctx, given[:tensors]), ctx.needs_input_grad[1 : 1 + tensors]
+        of_input = needs[0], *needs[4:]
+        # values are read where the filters' gradients are wanted, or sums again
+        h = inputs.convolved(called) if needs[1] or ctx.again else inputs.stand_in(called)
+        of_h, *others = derivatives(ctx, (h, *given[1:4], y), (any(of_input), *needs[1:4]), g)
+        of_x, *of_more = inputs.gradients(called, of_h, of_input)
+        return of_x, *others, *of_more
+
+    def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        called = called_of(ctx, saved[:tensors])
+        dh = inputs.tangent(called, (tangents[0], *tangents[4:tensors]))
+        dy = tangent_of(ctx.asked, (inputs.convolved(called), *saved[1:4]), (dh, *tangents[1:4]))
+        return (dy, statistics.tangent(saved[tensors], saved[tensors + 1], dy)) if has_stats else dy
+
+    def again(*args: Any) -> tuple[Tensor, Tensor]:
+        called = read(name, args)
+        assert called.norm is not None
+        u = call(called.plain()._replace(packed=None))
+        y = finished(called.asked, host.wide(u), called.residual, called.norm)
+        return host.in_dtype(y, called.x.dtype), u
+
+    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        at = tensors + PACKED
+        if has_norm:
+            return batched_images(OPERATORS[name], info.batch_size, in_dims[:tensors], args, (0, 3, 4), at)
+        called = read(name, args)
+        packed = called.packed if len(args) > at and in_dims[at] is None else None
+        return batched_call(called._replace(packed=packed), info.batch_size, in_dims[:tensors])
+
+    def flops(*args: Any, out_shape: Any) -> int:
+        called: Any = read(name, args)
+        x, frames, y = called.x, called.frames, out_shape[0] if has_stats or has_norm else out_shape
+        x = x if frames is None else [*x[:2], frames[2] + x[2], *x[3:]]
+        return flop_formulas.of_convolution(called.asked, x, called.w, y)
+
+    def by_images(*args: Any) -> sharding.Split:
+        called = read(name, args)
+        more = [4] * (called.frames is not None)
+        more += [place for place, one in enumerate(called.scales, 4) if one is not None and len(one.shape) == 2]
+        second = [sharding.SECOND] * has_stats + [sharding.SHARDED] * has_norm
+        return (0, 3, *more), [sharding.SHARDED, *second]
+
+    found = autograd.Derivatives(remember, backward, forward_mode)
+    if has_norm:
+        found = autograd.running_again(again, tensors, lambda args: f"{read(name, args).asked.where}: y_norm")
+    results = tuple[Tensor, Tensor] if has_stats or has_norm else Tensor
+    return define(name, arguments_with(suffix), results, forward, fake, found, Transforms(batched, flops, by_images))
+
+
+def called_of(ctx: Any, given: Sequence[Any]) -> Called:
+    """The call that a context has, of its tensors."""
+    return with_more(Called(ctx.asked, *given[:4]), given[4:])
 
 
 def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor | None) -> None:
@@ -155,21 +215,24 @@ def tangent_of(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[An
     return dz if before or dresidual is None else dz + dresidual.to(x.dtype)
 
 
-def batched_call(
-    called: Called, size: int, dims: tuple[int | None, ...], of_scales: tuple[int | None, ...] = (None, None)
-) -> tuple[Any, Any]:
-    """(y, its batch axis) of a call whose input, weight, bias and residual have the batch axes `dims`, None for no
-    batch; with return_stats ((y, stats), (axis, axis)); of_scales: the batch axes of scales.
+def batched_call(called: Called, size: int, dims: Sequence[int | None]) -> tuple[Any, Any]:
+    """(y, its batch axis) of a call whose input, weight, bias, residual and what comes after them have the batch axes
+    `dims`, None for no batch; with return_stats ((y, stats), (axis, axis)).
 
     Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """
     asked = called.asked
     x, w, bias, residual = (
         tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(called[1:5], dims, strict=True)
+        for tensor, dim in zip(called[1:5], dims[:4], strict=True)
     )
     assert x is not None
     assert w is not None
+    of_scales = (dims[4], dims[5]) if len(dims) == 6 else (None, None)
+    if called.frames is not None:
+        frames = called.frames if dims[4] is None else called.frames.movedim(dims[4], 0)
+        x = torch.cat([with_batch(frames, dims[4], size), with_batch(x, dims[0], size)], 3)
+        called, dims = called._replace(frames=None), (0, *dims[1:])
     if dims[1] is None and dims[2] is None:
         x = with_batch(x, dims[0], size)
         residual = None if residual is None else with_batch(residual, dims[3], size).flatten(0, 1)
@@ -194,4 +257,11 @@ def _apart(found: Any, size: int, axis: int) -> tuple[Any, Any]:
     return (_apart(y, size, axis)[0], _apart(stats, size, axis + 1)[0]), (axis, axis + 1)
 
 
-OPERATORS = {name: _define(name) for name in NAMES}
+_DEFINED = [
+    *NAMES,
+    f"conv3d{WITH_FRAMES}",
+    *(f"{name}{suffix}" for name, suffix in itertools.product(_DENSE, (WITH_PROLOGUE, WITH_STATS))),
+    f"depthwise_conv1d{WITH_PROLOGUE}",
+    *(f"{name}{WITH_NORM}" for name in ("conv2d", "conv3d")),
+]
+OPERATORS = {name: _define(name) for name in _DEFINED}

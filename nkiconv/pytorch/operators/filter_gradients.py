@@ -26,11 +26,21 @@ from . import autograd, flop_formulas, gradients, sharding
 from .called import Called
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
-from .registrar import define
+from .registrar import Arguments, Transforms, define
 from .tensor_kinds import are_positive, tensor_violations
 
-#: Arguments of an operator after its two tensors.
-_ARGUMENTS = 8
+_ARGUMENTS: Arguments = {
+    "input": Tensor,
+    "grad": Tensor,
+    "size": Sequence[int],
+    "stride": Sequence[int],
+    "padding": Sequence[int],
+    "dilation": Sequence[int],
+    "groups": int,
+    "bias": bool,
+    "dtype": torch.dtype,
+    "layer": str | None,
+}
 
 
 def of_filters(
@@ -94,21 +104,10 @@ def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtyp
 def _define(rank: int) -> Any:
     """Register the operator of so many axes."""
 
-    def forward(
-        input: Tensor,
-        grad: Tensor,
-        size: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-        bias: bool,
-        dtype: torch.dtype,
-        layer: str | None,
-    ) -> tuple[Tensor, Tensor]:
-        asked, *_ = weight_asked(rank, (size, stride, padding, dilation, groups, bias, dtype, layer))
-        _check(asked, input, grad, tuple(size), dtype)
-        dw, db = dispatch.filters_gradient(asked, input, grad, tuple(size), dtype, bias)
+    def forward(input: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        asked, size, bias, dtype = weight_asked(rank, rest)
+        _check(asked, input, grad, size, dtype)
+        dw, db = dispatch.filters_gradient(asked, input, grad, size, dtype, bias)
         return dw, input.new_empty(0, dtype=host.wide_dtype(input)) if db is None else db
 
     def fake(input: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -121,7 +120,7 @@ def _define(rank: int) -> Any:
         ctx.asked, ctx.size, ctx.bias, ctx.dtype = weight_asked(rank, inputs[2:])
         autograd.save(ctx, *inputs[:2])
 
-    def backward(ctx: Any, v: Tensor | None, u: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, v: Tensor | None, u: Tensor | None) -> Sequence[Any]:
         x, g = ctx.saved_tensors
         asked, u = ctx.asked, u if ctx.bias else None
         of_x = of_g = None
@@ -134,7 +133,7 @@ def _define(rank: int) -> Any:
                 of_g = call(Called(asked, x, v, u))
             elif u is not None:
                 of_g = u.to(g.dtype).reshape(-1, *[1] * rank).expand(g.shape)
-        return of_x, of_g, *[None] * _ARGUMENTS
+        return of_x, of_g
 
     def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tuple[Tensor, Tensor]:
         x, g = saved
@@ -154,16 +153,9 @@ def _define(rank: int) -> Any:
     def flops(x: Any, g: Any, size: Any, *_: Any, out_shape: Any) -> int:
         return flop_formulas.of_filters(x, g, size)
 
-    name = f"conv{rank}d_weight"
-    return define(
-        name,
-        forward,
-        fake,
-        (remember, backward, forward_mode),
-        batched,
-        flops,
-        lambda *_: ((0, 1), [sharding.SUMMAND] * 2),
-    )
+    derivatives = autograd.Derivatives(remember, backward, forward_mode)
+    rules = Transforms(batched, flops, lambda *_: ((0, 1), [sharding.SUMMAND] * 2))
+    return define(f"conv{rank}d_weight", _ARGUMENTS, tuple[Tensor, Tensor], forward, fake, derivatives, rules)
 
 
 def _batched(

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-import torch
-from torch.utils.flop_counter import conv_flop_count, register_flop_formula
+from torch.utils.flop_counter import conv_flop_count
 
 from .convolution import Convolution
 
@@ -29,8 +27,3 @@ def of_filters(x: Shape, g: Shape, size: Shape) -> int:
     """Of gradients of filters of `size`."""
     of_x, of_g, of_size = ([shape[1], shape[0], *shape[2:]] for shape in (x, g, size))
     return conv_flop_count(of_x, of_g, of_size)
-
-
-def register(name: str, formula: Any) -> None:
-    """Count operator `nkiconv::name` by a formula of its arguments, shapes for tensors, and of `out_shape`."""
-    register_flop_formula(getattr(torch.ops.nkiconv, name))(formula)

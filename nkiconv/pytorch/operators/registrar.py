@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from . import autograd, flop_formulas, sharding
-from .fakes import fake_kernel
+from ..computers import modes
+from ..errors import UnsupportedError
+from . import autograd, sharding
 
 
 def registrar() -> Callable[..., Any]:
@@ -32,28 +36,82 @@ def registrar() -> Callable[..., Any]:
     return getattr(neuronx, "nki_op", torch.library.custom_op)
 
 
+#: Types of an operator's arguments by name, or pairs of a type and a default.
+Arguments = Mapping[str, Any]
+#: Types of arguments that are tensors.
+TENSORS = (Tensor, Tensor | None)
+
+
+def arguments_of(call: Any) -> dict[str, Any]:
+    """The Arguments that are the fields of a NamedTuple."""
+    defaults: dict[str, Any] = call._field_defaults
+    kinds = {name: kind for name, kind in get_type_hints(call).items() if name in call._fields}
+    return {name: (kind, defaults[name]) if name in defaults else kind for name, kind in kinds.items()}
+
+
+def num_tensors(arguments: Arguments) -> int:
+    """Tensors among arguments, which come first."""
+    return sum(kind in TENSORS for kind in arguments.values())
+
+
+class Transforms(NamedTuple):
+    """What torch's transforms make of an operator besides its derivatives.
+
+    batched: rule of vmap; flops: from its arguments, shapes for tensors, and `out_shape`, for torch.utils.flop_counter;
+    by_images: of `sharding`.
+    """
+
+    batched: Callable[..., Any] | None = None
+    flops: Callable[..., int] | None = None
+    by_images: sharding.ByImages | None = None
+
+
 def define(
     name: str,
+    arguments: Arguments,
+    results: Any,
     forward: Callable[..., Any],
     fake: Callable[..., Any],
-    derivatives: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
-    batched: Callable[..., Any] | None = None,
-    flops: Callable[..., int] | None = None,
-    by_images: sharding.ByImages | None = None,
+    derivatives: autograd.Derivatives,
+    transforms: Transforms,
 ) -> Any:
     """Register operator `nkiconv::name`.
 
     Args:
-        fake: checks arguments and makes results; derivatives: remember, backward and forward_mode of
-            `autograd.register`; batched: rule of vmap; flops: formula of `flop_formulas`; by_images: of `sharding`.
+        results: their type; fake: checks arguments and makes results. It refuses torch.onnx (UnsupportedError).
     """
-    operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-    operator.register_fake(fake_kernel(name, fake))
-    autograd.register(name, *derivatives)
-    if batched is not None:
-        operator.register_vmap(batched)
-    if flops is not None:
-        flop_formulas.register(name, flops)
-    if by_images is not None:
-        sharding.declare(name, by_images)
+
+    def run(*args: Any) -> Any:
+        return forward(*args)
+
+    def made(*args: Any) -> Any:
+        if modes.is_onnx():
+            raise UnsupportedError(
+                f"torch.onnx.export: ONNX has no nkiconv::{name}; pass the model, not a program of torch.export, and "
+                f"torch's own convolutions are exported (packed sequences have none)"
+            )
+        sharding.announce()
+        return fake(*args)
+
+    vars(run)["__signature__"] = _signature(arguments, results)
+    operator = registrar()(f"nkiconv::{name}", mutates_args=())(run)
+    operator.register_fake(made)
+    autograd.register(name, derivatives)
+    if transforms.batched is not None:
+        operator.register_vmap(transforms.batched)
+    if transforms.flops is not None:
+        register_flop_formula(getattr(torch.ops.nkiconv, name))(transforms.flops)
+    if transforms.by_images is not None:
+        sharding.declare(name, transforms.by_images)
     return operator
+
+
+def _signature(arguments: Arguments, results: Any) -> inspect.Signature:
+    """Of an operator, from which torch infers its schema."""
+    parameters = []
+    for name, kind in arguments.items():
+        kind, default = kind if isinstance(kind, tuple) else (kind, inspect.Parameter.empty)
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+        )
+    return inspect.Signature(parameters, return_annotation=results)

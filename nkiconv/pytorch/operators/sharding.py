@@ -20,9 +20,10 @@ from ..errors import UnsupportedError
 #: The placement of a result if inputs are sharded by images: sharded by its first or second axis, a partial sum, or
 #: replicated.
 SHARDED, SECOND, SUMMAND, SAME = "sharded", "second", "summand", "same"
-#: From an operator's arguments: (positions of tensors whose first axis is images, the placement of each result), or
-#: None if images cannot be split.
-ByImages = Callable[..., "tuple[Sequence[int], Sequence[str]] | None"]
+#: (positions of tensors whose first axis is images, the placement of each result), or None if images cannot be split.
+Split = tuple[Sequence[int], Sequence[str]] | None
+#: That from an operator's arguments.
+ByImages = Callable[..., Split]
 
 _by_images: dict[str, ByImages] = {}
 _registered: set[str] = set()
@@ -76,11 +77,11 @@ def _register() -> None:
 
     def acceptable(name: str, *args: Any) -> list[tuple[list[Any], list[Any]]]:
         given = [isinstance(one, DTensorSpec) for one in args]
+        split = _by_images[name](*args)
         results = len(getattr(torch.ops.nkiconv, name).default._schema.returns)
         found: list[tuple[list[Any], list[Any]]] = [
             ([Replicate()] * results, [Replicate() if is_tensor else None for is_tensor in given])
         ]
-        split = _by_images[name](*args)
         if split is not None:
             inputs = [(Shard(0) if i in split[0] else Replicate()) if given[i] else None for i in range(len(args))]
             found.append(([placements[kind] for kind in split[1]], inputs))

@@ -6,9 +6,7 @@
 Statistics come in parts, and the kernel decides which part has which element. Derivatives of channel_stats are those of
 the mean M and variance V of all n elements, as norm_scale_shift reads them. Counts have no derivative.
 
-    dL/dx = dL/dM / n + 2 dL/dV (x - M) / n        r = 1 / sqrt(V + eps)      t = dL/dscale - M dL/dshift
-    dL/dM += sum of -dL/dshift weight r            dL/dV += sum of -t weight r^3 / 2
-    dL/dweight = sum of t r                        dL/dbias = sum of dL/dshift
+    dL/dx = dL/dM / n + 2 dL/dV (x - M) / n
 """
 
 from __future__ import annotations
@@ -22,16 +20,14 @@ from torch import Tensor
 from ... import norms, rules
 from ...errors import refused
 from ..computers import host, statistics
-from ..computers.statistics import Norm, ScaleShift, gathered, moments, shares, spread, summed
+from ..computers.statistics import Norm, ScaleShift, moments, shares, spread, summed
 from ..errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from . import autograd, sharding
 from .calls import own, with_batch
-from .registrar import define
+from .registrar import Transforms, arguments_of, define
 from .tensor_kinds import are_positive, channel_violations, tensor_violations
 
 _CANNOT = "cannot run this call"
-#: Gradients of norm_scale_shift's arguments without one: norm, num_groups, eps.
-_NUMBERS = (None,) * 3
 
 
 def check_input(x: Any) -> None:
@@ -132,9 +128,9 @@ def _apart(x: Tensor, stats: Tensor) -> tuple[Tensor, int]:
     return host.wide(x) - host.by_channel(mean, x), x[0, 0].numel() if x.shape[0] * x.shape[1] else 1
 
 
-def _stats_backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
+def _stats_backward(ctx: Any, g: Tensor) -> Sequence[Any]:
     x, stats = ctx.saved_tensors
-    return (None if g is None else gradient(x, stats, g),)
+    return (gradient(x, stats, g),)
 
 
 def _stats_forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
@@ -148,13 +144,10 @@ def _stats_batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tup
     return stats.reshape(stats.shape[0], *x.shape[:3], norms.STATS), 1
 
 
-def _norm_forward(
-    stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: str, num_groups: int | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    asked = Norm(norm, num_groups, eps)
+def _norm_forward(stats: Tensor, weight: Tensor | None, bias: Tensor | None, *numbers: Any) -> tuple[Tensor, ...]:
+    asked = Norm(*numbers)
     _check_call(stats, weight, bias, asked)
-    scale, shift, mean, variance = statistics.norm_scale_shift(stats, weight, bias, asked)
-    return scale, shift, mean, variance
+    return tuple(statistics.norm_scale_shift(stats, weight, bias, asked))
 
 
 def _check_call(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> None:
@@ -173,58 +166,22 @@ def _norm_fake(stats: Tensor, weight: Any, bias: Any, *numbers: Any) -> tuple[Te
 
 
 def _norm_remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    stats, weight, bias, *numbers = inputs
-    ctx.norm, ctx.of_bias = Norm(*numbers), None if bias is None else bias.dtype
-    autograd.save(ctx, stats, weight)
+    ctx.norm = Norm(*inputs[3:])
+    autograd.save(ctx, *inputs[:3])
 
 
-def _norm_backward(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None, ...]:
-    of_scale, of_shift, of_mean, of_variance = of_results
-    if of_scale is of_shift is of_mean is of_variance is None:
-        return None, None, None, *_NUMBERS
-    stats, weight = ctx.saved_tensors
-    norm, channels = ctx.norm, stats.shape[2]
-    mean, variance = moments(stats, norm)
-    root = (variance + norm.eps).rsqrt()
-    wide = 1 if weight is None else weight.to(stats.dtype)
-    t = of_scale
-    if of_shift is not None:
-        through = spread(mean, channels) * of_shift
-        t = -through if t is None else t - through
-        lost = gathered(of_shift * wide, norm) * root
-        of_mean = -lost if of_mean is None else of_mean - lost
-    if t is not None:
-        lost = gathered(t * wide, norm) * root**3 / 2
-        of_variance = -lost if of_variance is None else of_variance - lost
-    of_stats = of_weight = of_bias = None
-    if ctx.needs_input_grad[1]:
-        of_stats = _of_stats(stats, norm, mean, of_mean, of_variance)
-    if ctx.needs_input_grad[2] and t is not None:
-        of_weight = _over_images(t * spread(root, channels)).to(weight.dtype)
-    if ctx.needs_input_grad[3] and of_shift is not None:
-        of_bias = _over_images(of_shift).to(ctx.of_bias)
-    return of_stats, of_weight, of_bias, *_NUMBERS
+def _norm_backward(ctx: Any, *of_results: Tensor | None) -> Sequence[Any]:
+    def again(stats: Tensor, weight: Tensor | None, bias: Tensor | None) -> ScaleShift:
+        counted = torch.cat([stats[..., :1].detach(), stats[..., 1:]], -1)
+        return statistics.norm_by_torch(counted, weight, bias, ctx.norm)
 
-
-def _of_stats(stats: Tensor, norm: Norm, mean: Tensor, of_mean: Tensor | None, of_variance: Tensor | None) -> Tensor:
-    """dL/dstats of dL/dM and dL/dV."""
-    share, channels = shares(stats, norm), stats.shape[2]
-    nothing = torch.zeros_like(share)
-    found = nothing if of_mean is None else share * spread(of_mean, channels)
-    if of_variance is None:
-        return torch.stack([nothing, found, nothing], -1)
-    each = share * spread(of_variance, channels)
-    return torch.stack([nothing, found + 2 * each * (stats[..., 1] - spread(mean, channels)), each], -1)
-
-
-def _over_images(values: Tensor) -> Tensor:
-    return values.sum(0) if values.dim() == 2 else values
+    return autograd.by_running_again(again, ctx.saved_tensors, of_results)
 
 
 def _norm_forward_mode(
     ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    stats, weight = saved
+    stats, weight, _ = saved
     of_stats, of_weight, of_bias = tangents[:3]
     norm, channels = ctx.norm, stats.shape[2]
     mean, variance = moments(stats, norm)
@@ -260,17 +217,20 @@ def _norm_batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tup
 
 define(
     "channel_stats",
+    {"input": Tensor},
+    Tensor,
     _stats_forward,
     _stats_fake,
-    (_stats_remember, _stats_backward, _stats_forward_mode),
-    _stats_batched,
-    by_images=lambda *_: ((0,), [sharding.SECOND]),
+    autograd.Derivatives(_stats_remember, _stats_backward, _stats_forward_mode),
+    Transforms(_stats_batched, None, lambda *_: ((0,), [sharding.SECOND])),
 )
+_AFFINE = {"weight": Tensor | None, "bias": Tensor | None}
 define(
     "norm_scale_shift",
+    {"stats": Tensor, **_AFFINE, **arguments_of(Norm)},
+    tuple[Tensor, Tensor, Tensor, Tensor],
     _norm_forward,
     _norm_fake,
-    (_norm_remember, _norm_backward, _norm_forward_mode),
-    _norm_batched,
-    by_images=lambda *_: None,
+    autograd.Derivatives(_norm_remember, _norm_backward, _norm_forward_mode),
+    Transforms(_norm_batched, None, lambda *_: None),
 )
