@@ -1,11 +1,10 @@
-"""Ints and floats as Python has them, and arrays where only those belong."""
+"""Numbers as Python has them, and arrays where only those belong."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -14,6 +13,8 @@ import numpy as np
 from .errors import DtypeError, NkiconvError, is_array, raise_all, shown
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+#: The largest number of fp32.
+FP32_MAX = float(np.finfo(np.float32).max)
 #: Types that operator.index may take and that are no numbers here: flags, and arrays of data.
 _NO_NUMBERS = (bool, np.bool_, np.ndarray, str, type(None))
 
@@ -29,9 +30,9 @@ def is_pair(value: Any) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether this is an int or float that fp64 holds."""
+    """Whether this is an int or float that fp32 holds, as kernels compute."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) <= sys.float_info.max
+    return number and abs(value) <= FP32_MAX
 
 
 def plain_ints(value: Any) -> Any:
@@ -49,7 +50,7 @@ def plain_ints(value: Any) -> Any:
 
 
 def takes_ints(function: _Function) -> _Function:
-    """The function, called with `plain_ints` of all its arguments.
+    """The function, called with `plain_ints` of all its arguments, and Python's floats in place of NumPy's.
 
     An array where its annotations have no AnyArray, and a shape where they have, are refused with a DtypeError that
     says in which order arguments come.
@@ -61,6 +62,7 @@ def takes_ints(function: _Function) -> _Function:
             name: wanted for name, wanted in wants_array.items() if parameters[name].annotation not in _OTHERS
         }
     order = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    floats = {name for name, one in parameters.items() if one.annotation == "float"}
     name_of = getattr(function, "__name__", "")
 
     def violations(given: dict[str, Any]) -> Iterator[NkiconvError]:
@@ -75,6 +77,7 @@ def takes_ints(function: _Function) -> _Function:
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tuple(map(plain_ints, args)), {name: plain_ints(value) for name, value in kwargs.items()}
+        kwargs |= {name: float(one) for name, one in kwargs.items() if name in floats and isinstance(one, np.floating)}
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         raise_all(f"{name_of} cannot run this call", list(violations(given)))
         return function(*args, **kwargs)

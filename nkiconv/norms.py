@@ -38,7 +38,14 @@ def eps(value: Any) -> str:
     """Check the number that is added to a variance."""
     if is_finite(value) and value >= 0:
         return ""
-    return f"eps={shown(value)}: must be a finite number of at least 0; pass one, as 1e-5"
+    return f"eps={shown(value)}: must be a finite number of at least 0 that fp32 holds; pass one, as 1e-5"
+
+
+def momentum(value: Any) -> str:
+    """Check the share of new statistics in running ones."""
+    if is_finite(value):
+        return ""
+    return f"momentum={shown(value)}: must be a finite number, or a tensor of one; pass one, as 0.1"
 
 
 def num_groups(value: Any, norm: str, C: int) -> list[str]:

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import nkiconv
 from nkiconv import ConvProblem, DtypeError, GeometryError, NkiconvError, UnsupportedError, pytorch
@@ -151,6 +152,71 @@ def test_torch_refuses_huge_numbers(quickly, monkeypatch, mode, number):
         pytorch.depthwise_conv1d(row, taps, padding=number)
     with pytest.raises(NkiconvError, match=refused):
         pytorch.nn.Conv1d(8, 8, 3, padding=number, groups=8)(row)
+
+
+#: What takes a number that is no int, of tensors and of arrays.
+STATS, PIXELS, TAPS = torch.rand(1, 2, 4, 3) + 1, torch.rand(2, 4, 3, 3), torch.rand(4, 4, 1, 1)
+MLP, SPLIT = (PIXELS, TAPS[..., 0, 0], TAPS[..., 0, 0]), (torch.rand(1, 4, 5), torch.rand(4, 2))
+VOLUMES = PIXELS[..., None], TAPS[..., None]
+HALVES, RUNNING = {"splits": ((1, 4, True),)}, {"norm": "batch", "training": True}
+TAKEN = {
+    "eps of norm_scale_shift": lambda one: pytorch.norm_scale_shift(STATS, num_groups=2, eps=one),
+    "eps of norm_act_conv2d": lambda one: pytorch.norm_act_conv2d(PIXELS, TAPS, num_groups=2, eps=one),
+    "momentum of norm_act_conv2d": lambda one: moved(one),
+    "y_norm_eps of conv2d": lambda one: pytorch.conv2d(PIXELS, TAPS, y_norm="rms", y_norm_eps=one),
+    "y_norm_eps of conv3d": lambda one: pytorch.conv3d(*VOLUMES, y_norm="rms", y_norm_eps=one),
+    "x_norm_eps of pointwise_mlp": lambda one: pytorch.pointwise_mlp(*MLP, x_norm="rms", x_norm_eps=one),
+    "eps of causal_conv1d_split": lambda one: pytorch.causal_conv1d_split(*SPLIT, **HALVES, eps=one),
+    "eps of GatedDeltaConv": lambda one: pytorch.nn.GatedDeltaConv(**HALVES, kernel_size=2, eps=one).eps,
+    "eps of NormActConv2d": lambda one: pytorch.nn.NormActConv2d(4, 4, 1, num_groups=2, eps=one).norm.eps,
+    "momentum of NormActConv2d": lambda one: (
+        pytorch.nn.NormActConv2d(4, 4, 1, norm="batch", momentum=one).norm.momentum),
+    "eps, nkiconv.norm_scale_shift": lambda one: nkiconv.norm_scale_shift(STATS.numpy(), num_groups=2, eps=one),
+    "beta, nkiconv.conv2d": lambda one: nkiconv.conv2d(
+        PIXELS.numpy(), TAPS.numpy(), residual=PIXELS.numpy(), beta=one),
+    "y_norm_eps, nkiconv.conv2d": lambda one: nkiconv.conv2d(
+        PIXELS.numpy(), TAPS.numpy(), y_norm="rms", y_norm_eps=one),
+    "x_norm_eps, nkiconv.pointwise_mlp": lambda one: nkiconv.pointwise_mlp(
+        *(x.numpy() for x in MLP), x_norm="rms", x_norm_eps=one),
+    "eps, nkiconv.causal_conv1d_split": lambda one: nkiconv.causal_conv1d_split(
+        *(x.numpy() for x in SPLIT), **HALVES, eps=one),
+}  # fmt: skip
+
+
+def moved(momentum):
+    """Running statistics after a batch."""
+    mean, variance = torch.ones(4), torch.ones(4)
+    running = {"running_mean": mean, "running_var": variance, "momentum": momentum}
+    pytorch.norm_act_conv2d(PIXELS, TAPS, **RUNNING, **running)
+    return mean, variance
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_number_is_an_int_a_float_or_a_scalar_that_fp32_holds(monkeypatch, quickly, plainly, name, mode):
+    """An int above 64 bits once ended in torch's OverflowError, NumPy's numbers were refused."""
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    found = tree_leaves(TAKEN[name](1e20))
+    alike = [10**20, np.float64(1e20)] + [torch.tensor(1e20, dtype=torch.float64)] * ("nkiconv." not in name)
+    for one in alike:
+        assert all(map(np.array_equal, found, tree_leaves(TAKEN[name](one)))), one
+    assert TAKEN[name](np.float32(0.5)) is not None
+    for one in (np.nan, np.inf, 1e39, 10**400, True, "x", np.ones(2)):
+        with pytest.raises(NkiconvError, match=f"^{name.split()[0].strip(',')}=.*must be"):
+            TAKEN[name](one)
+
+
+def test_a_state_of_nothing_but_zeros_is_refused_before_it_is_made(quickly):
+    """Dilations near 2^31 once asked for gigabytes."""
+    x, w = torch.ones(1, 2, 9), torch.ones(2, 2, 3)
+    for dilation in (2**20, 2**29, EXTENT_MAX):
+        with pytest.raises(GeometryError, match=f"dilation={dilation:,}: its state has .* inputs"):
+            pytorch.conv_transpose1d_chunk(x, None, w, dilation=dilation)
+        layer = pytorch.StreamingConv1d(2, 2, 3, dilation=dilation)
+        with pytest.raises(GeometryError, match=r"front=.*: its state has"):
+            layer(x)
+    y, state = pytorch.conv_transpose1d_chunk(x, None, w, dilation=2**12)
+    assert (y.shape[2], state.shape[2]) == (9, 2**13)
 
 
 #: Arrays of so many elements that no text may hold them.

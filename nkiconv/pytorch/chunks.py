@@ -6,13 +6,15 @@ keeps it as a tensor, visible to torch.compile, torch.export and autograd.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import rules
+from ..axis import BLANK_FROM, BLANK_MOST
 from ..errors import refused
 from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import unscripted
@@ -109,6 +111,7 @@ def conv_transpose1d_chunk(
     wrong = rules.number("stride", step), rules.number("dilation", gap)
     raise_all("conv_transpose1d_chunk cannot run this call", list(refused(GeometryError, *wrong)))
     held = (window - 1) // step
+    raise_all("conv_transpose1d_chunk cannot run this call", list(_too_large("dilation", gap, input, held)))
     if state is None:
         state = input.new_zeros(*input.shape[:-1], held)
     if state.shape[-1] != held:
@@ -125,7 +128,8 @@ def conv_transpose1d_chunk(
 
 
 def front_of(input: Tensor, front: int, padding_mode: str) -> Tensor:
-    """The padding in front of a first chunk: zeros, or copies of its first element."""
+    """The padding in front of a first chunk: zeros, or copies of its first element. Raises GeometryError."""
+    raise_all("a chunk cannot be padded", list(_too_large("front", front, input, front)))
     if padding_mode == "replicate":
         return input[..., :1].expand(*input.shape[:-1], front)
     return input.new_zeros(*input.shape[:-1], front)
@@ -140,6 +144,16 @@ def check_front(front: int | None, window: int, stride: int) -> int:
             f"{window}; pass such"
         )
     return found
+
+
+def _too_large(name: str, value: int, input: Tensor, held: int) -> Iterator[NkiconvError]:
+    """Errors of an argument that makes a state of so many inputs, nearly all of them zeros."""
+    size = math.prod(input.shape[:-1]) * held * input.element_size()
+    if held > BLANK_FROM and held > BLANK_MOST * input.shape[-1]:
+        yield GeometryError(
+            f"{name}={value:,}: its state has {held:,} inputs, {size / 2**30:,.1f} GiB, of which a chunk brings "
+            f"{input.shape[-1]:,}; use less, or longer chunks"
+        )
 
 
 def _behind(input: Tensor, state: Tensor | None, weight: Tensor) -> Tensor:

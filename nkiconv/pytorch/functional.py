@@ -24,7 +24,7 @@ from .operators.frames import last
 from .operators.pixel_norm import PixelNorm, norm_of
 from .operators.prologue import NO_SCALES, Scales
 from .operators.tensor_kinds import tensor_violations
-from .places import check_groups, per_axis, zeros
+from .places import check_groups, number_of, per_axis, zeros
 
 
 class Fused(NamedTuple):
@@ -141,7 +141,7 @@ def conv2d(
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats, x_upsample)
     given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
-    norm = norm_of(y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm)
+    norm = norm_of(y_norm, y_norm_weight, y_norm_bias, number_of(y_norm_eps), return_before_norm)
     return convolve("conv2d", *given, scales=(x_scale, x_shift), norm=norm)
 
 
@@ -195,8 +195,9 @@ def conv3d(
     none = isinstance(initial_frames, Tensor) and initial_frames.dim() > 2 and initial_frames.shape[-3] == 0
     frames = None if none else initial_frames
     numbers = (stride, padding, dilation, groups)
-    scales, norm = (x_scale, x_shift), norm_of(y_norm, y_norm_weight, y_norm_bias, y_norm_eps, return_before_norm)
-    found = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames, scales, norm)
+    norm = norm_of(y_norm, y_norm_weight, y_norm_bias, number_of(y_norm_eps), return_before_norm)
+    given = input, weight, bias, residual, numbers, more, packed, None, frames, (x_scale, x_shift), norm
+    found = convolve("conv3d", *given)
     if return_final_frames is False:
         return found
     y, *stats = found if isinstance(found, tuple) else [found]

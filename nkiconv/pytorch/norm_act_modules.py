@@ -11,9 +11,10 @@ from torch import Tensor
 
 from .. import norms, rules
 from ..errors import refused
-from .errors import GeometryError, UnsupportedError, raise_all
+from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import refuse_script
 from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
+from .places import number_of
 
 _BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 #: Dicts of a module's hooks; hooks do not run where a kernel replaces the module.
@@ -79,7 +80,9 @@ class NormActConv(torch.nn.Module):
         x_activation: str | None = "silu",
         **fused: Any,
     ) -> None:
-        wrong = [*refused(UnsupportedError, norms.norm(norm)), *refused(UnsupportedError, norms.eps(eps))]
+        eps, momentum = number_of(eps), number_of(momentum)
+        moved = "" if momentum is None else norms.momentum(momentum)
+        wrong: list[NkiconvError] = [*refused(UnsupportedError, norms.norm(norm), norms.eps(eps), moved)]
         if not wrong:
             wrong += refused(GeometryError, *norms.num_groups(num_groups, norm, in_channels))
         raise_all(f"{type(self).__name__} cannot be built", wrong)

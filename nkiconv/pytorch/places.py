@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,14 @@ from .errors import GeometryError, KindError
 def taps_of(w: Tensor) -> Sequence[int]:
     """Taps of a filter on each axis; torch.jit.trace has tensors for them, though they change with no input."""
     return [int(taps) for taps in w.shape[2:]] if modes.is_traced() else w.shape[2:]
+
+
+def number_of(value: Any) -> Any:
+    """The float that a number of Python, NumPy or torch is; other values, and ints that are too large, unchanged."""
+    if isinstance(value, Tensor) and value.dim() == 0 and not torch.compiler.is_compiling():
+        value = value.item()
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) <= sys.float_info.max else value
 
 
 def check_groups(groups: Any) -> None:

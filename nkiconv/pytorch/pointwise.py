@@ -31,6 +31,7 @@ from .operators.calls import own
 from .operators.pixel_norm import PixelNorm, normalized
 from .operators.registrar import arguments_of
 from .operators.tensor_kinds import DTYPES, are_positive, channel_violations, tensor_violations
+from .places import number_of
 
 NAME = "pointwise_mlp"
 
@@ -106,7 +107,7 @@ def pointwise_mlp(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     tensors = input, weight1, weight2, bias1, bias2, residual, x_norm_weight, x_norm_bias
-    given = Call(*tensors, activation, x_norm, x_norm_eps, layer)
+    given = Call(*tensors, activation, x_norm, number_of(x_norm_eps), layer)
     _check(given)
     return _by_torch(given)[0] if modes.is_torchs(input) else own(POINTWISE_MLP(*given))
 

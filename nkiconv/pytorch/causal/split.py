@@ -36,6 +36,7 @@ from ..operators.calls import own
 from ..operators.registrar import arguments_of
 from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
+from ..places import number_of
 from . import operator, states
 from .checks import check_update, kinds, shapes
 from .ring import ConvState
@@ -81,7 +82,7 @@ def causal_conv1d_split(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    parts, where = as_tuples(splits), (_as_ints(cu_seqlens), _as_ints(state_positions))
+    parts, where, eps = as_tuples(splits), (_as_ints(cu_seqlens), _as_ints(state_positions)), number_of(eps)
     given = SplitCall(
         x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, *where, layer
     )
@@ -91,9 +92,7 @@ def causal_conv1d_split(
     else:
         flat = [int(number) for part in parts for number in part]
         listed = (None if one is None else list(one) for one in where)
-        made = CAUSAL_CONV1D_SPLIT(
-            *given[:4], flat, activation, float(eps), layout, return_final_states, *listed, layer
-        )
+        made = CAUSAL_CONV1D_SPLIT(*given[:4], flat, activation, eps, layout, return_final_states, *listed, layer)
         found = tuple(map(own, made))
     count = len(parts)
     return (found[:count], *found[count:]) if found[count:] else found
