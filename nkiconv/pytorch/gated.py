@@ -12,6 +12,7 @@ arguments. torch.vmap makes batches of rows more rows.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from .operators.blocks import Block, define_block
 from .operators.called import Called
 from .operators.calls import call, own
 from .operators.convolution import Convolution
+from .operators.frames import last_of, with_state
 from .operators.registrar import arguments_of
 from .operators.tensor_kinds import DTYPES, tensor_violations
 
@@ -125,6 +127,14 @@ class Call(NamedTuple):
         """The filter, [D, 1, S]."""
         return self.weight.unsqueeze(1)
 
+    @property
+    def called(self) -> Called:
+        """The kernel's call."""
+        padding = int(self.padding[0]), int(self.padding[1])
+        asked = dataclasses.replace(self.asked, padding=(padding,))
+        more: dict[str, Any] = {"keeps_state": self.return_final_states, "chunks": self.chunks}
+        return Called(asked, self.input, self.w, self.bias, state=self.initial_states, **more)
+
 
 def _convolve(
     where: str, x: Any, weight: Any, bias: Any, initial_states: Any, chunks: str, padding: Any, *more: Any
@@ -208,9 +218,9 @@ def _parts(given: Call) -> tuple[Convolution, Tensor, Tensor | None, Tensor]:
         product = host.in_dtype(host.wide(product) * host.wide(parts["G"]).sigmoid(), x.dtype)
     size, rows = given.weight.shape[1] - 1, product
     if given.initial_states is not None or given.return_final_states:
-        rows = states.with_state(product, given.initial_states, size)
+        rows = with_state(product, given.initial_states, size)
         asked = dataclasses.replace(asked, padding=((0, given.padding[1]),))
-    final = states.last_of(rows, size) if given.return_final_states else x.new_empty(*product.shape[:2], 0)
+    final = last_of(rows, size) if given.return_final_states else x.new_empty(*product.shape[:2], 0)
     return asked, rows, parts.get("C"), final
 
 
@@ -225,7 +235,7 @@ def _composed(given: Call) -> tuple[Tensor, Tensor]:
     """(y, final states) by torch, rounded once."""
     asked, rows, factor, final = _parts(given)
     bias = None if given.bias is None else host.wide(given.bias)
-    y = host.reference(asked, host.wide(rows), host.wide(given.w), bias, None)
+    y = host.reference(Called(asked, host.wide(rows), host.wide(given.w), bias))
     return host.in_dtype(y if factor is None else y * host.wide(factor), given.input.dtype), final
 
 
@@ -234,21 +244,9 @@ def _by_torch(given: Call) -> tuple[Tensor, Tensor]:
     return y.contiguous(), final.contiguous()
 
 
-def _on_device(given: Call) -> Sequence[Tensor]:
-    x, product = given.input, given.input.narrow(1, 0, given.weight.shape[0])
-    more = given.initial_states, given.return_final_states, given.chunks, product
-    return _with_final(given, modes.lazy("device").convolve_with_states(given.asked, x, given.w, given.bias, *more))
-
-
-def _simulated(given: Call) -> Sequence[Tensor]:
-    padding = int(given.padding[0]), int(given.padding[1])
-    more = given.initial_states, given.return_final_states, padding, given.chunks
-    return _with_final(given, states.simulated(given.asked, given.input, given.w, given.bias, *more))
-
-
-def _with_final(given: Call, found: tuple[Tensor, Tensor | None]) -> Sequence[Tensor]:
-    y, final = found
-    return y, given.input.new_empty(*y.shape[:2], 0) if final is None else final
+def _by_kernel(backend: str, given: Call) -> Sequence[Tensor]:
+    found = modes.lazy(backend).convolve(given.called)
+    return found if given.return_final_states else (found, given.input.new_empty(*found.shape[:2], 0))
 
 
 def _compared(given: Call, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -290,7 +288,8 @@ def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
 
 OPERATOR = define_block(
     Block(
-        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor], _check, _made, _by_torch, _on_device, _simulated,
-        _compared, _again, _flops, rows=(0, 3),
+        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor], _check, _made, _by_torch,
+        functools.partial(_by_kernel, "device"), functools.partial(_by_kernel, "simulated"), _compared, _again, _flops,
+        rows=(0, 3),
     )
 )  # fmt: skip

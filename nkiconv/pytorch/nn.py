@@ -8,7 +8,6 @@ Parameters, their names and how they are initialized are torch's: a state_dict o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -120,35 +119,27 @@ class _Transposed(Fused):
         more = device, dtype, activation, residual_position, layer, strict_nonfinite
         self._init((*of_torch, padding_mode), *more)
 
-    def _transposed(
+    def forward(
         self,
-        function: Callable[..., Any],
         input: Tensor,
-        output_size: Any,
-        residual: Tensor | None,
-        return_stats: str | None,
+        output_size: Any = None,
+        *,
+        residual: Tensor | None = None,
+        return_stats: str | None = None,
     ) -> Any:
-        """forward's y by one of the functions; output_size: as torch's modules take it."""
+        """y [N, K, ...] of input [N, C, ...]; output_size: torch's, of y's extents among those that stride allows;
+        residual: of y's shape. The rest, and errors, as in `conv_transpose1d`."""
         conv = cast("torch.nn.ConvTranspose1d", self)
         ends: Any = conv.output_padding
         if output_size is not None:
-            rank = len(conv.kernel_size)
-            numbers = conv.stride, conv.padding, conv.kernel_size, rank, conv.dilation
+            numbers = conv.stride, conv.padding, conv.kernel_size, len(conv.kernel_size), conv.dilation
             ends = conv._output_padding(input, output_size, *numbers)  # type: ignore[arg-type]
-        return function(
-            input,
-            conv.weight,
-            conv.bias,
-            conv.stride,
-            conv.padding,
-            ends,
-            conv.groups,
-            conv.dilation,
-            residual=residual,
-            residual_position=self.residual_position,
-            return_stats=return_stats,
-            **self._fused(),
-        )
+        numbers = conv.stride, conv.padding, ends, conv.groups, conv.dilation
+        more = {"residual": residual, "residual_position": self.residual_position, "return_stats": return_stats}
+        return self._called(input, conv.weight, conv.bias, *numbers, **more, **self._fused())
+
+    def _called(self, *args: Any, **named: Any) -> Any:
+        raise NotImplementedError
 
 
 class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
@@ -161,47 +152,22 @@ class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
     Raises: UnsupportedError.
     """
 
-    def forward(
-        self,
-        input: Tensor,
-        output_size: Any = None,
-        *,
-        residual: Tensor | None = None,
-        return_stats: str | None = None,
-    ) -> Any:
-        """y [N, K, Q] of input [N, C, W]; output_size: torch's, of Q among those that stride allows; residual: of y's
-        shape. The rest, and errors, as in `conv_transpose1d`."""
-        return self._transposed(conv_transpose1d, input, output_size, residual, return_stats)
+    def _called(self, *args: Any, **named: Any) -> Any:
+        return conv_transpose1d(*args, **named)
 
 
 class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
     """`torch.nn.ConvTranspose2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as in `ConvTranspose1d`."""
 
-    def forward(
-        self,
-        input: Tensor,
-        output_size: Any = None,
-        *,
-        residual: Tensor | None = None,
-        return_stats: str | None = None,
-    ) -> Any:
-        """y [N, K, P, Q] of input [N, C, H, W]; the rest as in `ConvTranspose1d.forward`."""
-        return self._transposed(conv_transpose2d, input, output_size, residual, return_stats)
+    def _called(self, *args: Any, **named: Any) -> Any:
+        return conv_transpose2d(*args, **named)
 
 
 class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
     """`torch.nn.ConvTranspose3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as in `ConvTranspose1d`."""
 
-    def forward(
-        self,
-        input: Tensor,
-        output_size: Any = None,
-        *,
-        residual: Tensor | None = None,
-        return_stats: str | None = None,
-    ) -> Any:
-        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; the rest as in `ConvTranspose1d.forward`."""
-        return self._transposed(conv_transpose3d, input, output_size, residual, return_stats)
+    def _called(self, *args: Any, **named: Any) -> Any:
+        return conv_transpose3d(*args, **named)
 
 
 class CausalConv1d(Conv1d):
@@ -261,20 +227,8 @@ class CausalConv3d(Conv3d):
         **fused: Any,
     ) -> None:
         check_time_padding(time_padding)
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            0,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            device,
-            dtype,
-            **fused,
-        )
+        numbers = in_channels, out_channels, kernel_size, stride, 0, dilation, groups, bias, padding_mode
+        super().__init__(*numbers, device, dtype, **fused)
         self.time_padding = time_padding
         self.sides = sides_of(padding, (self.kernel_size[0] - 1) * self.dilation[0] + 1)
 
@@ -300,20 +254,9 @@ class CausalConv3d(Conv3d):
             around = [side for pair in self.sides[:0:-1] for side in pair] + [0, 0]
             images, padding = padded(input, around, self.padding_mode), ((front, 0), (0, 0), (0, 0))
             before = None if frames is None else padded(frames, around, self.padding_mode)
-        y = conv3d(
-            images,
-            weight,
-            self.bias,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
-            residual=residual,
-            residual_position=self.residual_position,
-            **self._fused(),
-            packed=packed,
-            initial_frames=before,
-        )
+        numbers = self.stride, padding, self.dilation, self.groups
+        more = {"residual": residual, "residual_position": self.residual_position, **self._fused()}
+        y = conv3d(images, weight, self.bias, *numbers, **more, packed=packed, initial_frames=before)
         if return_final_frames is False:
             return y
         window = (self.kernel_size[0] - 1) * self.dilation[0] + 1

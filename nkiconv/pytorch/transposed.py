@@ -20,121 +20,65 @@ from .operators.tensor_kinds import tensor_violations
 from .places import check_groups, per_axis, taps_of
 
 
-@unscripted
-def conv_transpose1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-    *,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-    residual_position: str = "pre_activation",
-    layer: str | None = None,
-    strict_nonfinite: bool | None = None,
-    x_scale: Tensor | None = None,
-    x_shift: Tensor | None = None,
-    x_activation: str | None = None,
-    return_stats: str | None = None,
-) -> Any:
-    """`torch.nn.functional.conv_transpose1d` by nkiconv's kernels.
+def _of_rank(rank: int) -> Any:
+    name = f"conv_transpose{rank}d"
 
-    Args:
-        input: [N, C, W] or [C, W]; bf16, fp16 or fp32, and float64 where torch computes. weight: [C, K / groups, S].
-        bias: [K].
-        stride, padding, output_padding, groups, dilation: as torch has them.
-        activation, residual, residual_position, layer, strict_nonfinite, x_scale, x_shift, x_activation, return_stats:
-            as in `conv1d`.
+    @unscripted
+    def conv_transpose(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        groups: int = 1,
+        dilation: int | Sequence[int] = 1,
+        *,
+        activation: str | None = None,
+        residual: Tensor | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+        strict_nonfinite: bool | None = None,
+        x_scale: Tensor | None = None,
+        x_shift: Tensor | None = None,
+        x_activation: str | None = None,
+        return_stats: str | None = None,
+    ) -> Any:
+        numbers = stride, padding, output_padding, groups, dilation
+        strict = modes.wants_strict_nonfinite(strict_nonfinite)
+        more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
+        given = input, weight, bias, residual, numbers, more, None, asked_for
+        return convolve(name, *given, scales=(x_scale, x_shift))
 
-    Returns: [N, K, Q] or [K, Q] of input's dtype; with return_stats the pair of it and the statistics, [P, N, K, 3].
-
-    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
-    """
-    numbers = stride, padding, output_padding, groups, dilation
-    strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    given = input, weight, bias, residual, numbers, more, None, asked_for
-    return convolve("conv_transpose1d", *given, scales=(x_scale, x_shift))
+    conv_transpose.__name__ = conv_transpose.__qualname__ = name
+    axes, taps, out = _LETTERS[rank]
+    args = _FIRST if rank == 1 else _REST.format("both axes" if rank == 2 else "all axes")
+    conv_transpose.__doc__ = _DOCUMENTATION.format(name=name, axes=axes, taps=taps, out=out, args=args)
+    return conv_transpose
 
 
-@unscripted
-def conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-    *,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-    residual_position: str = "pre_activation",
-    layer: str | None = None,
-    strict_nonfinite: bool | None = None,
-    x_scale: Tensor | None = None,
-    x_shift: Tensor | None = None,
-    x_activation: str | None = None,
-    return_stats: str | None = None,
-) -> Any:
-    """`torch.nn.functional.conv_transpose2d` by nkiconv's kernels.
+#: Axes of input, filters and y, by rank.
+_LETTERS = {1: ("W", "S", "Q"), 2: ("H, W", "R, S", "P, Q"), 3: ("D, H, W", "T, R, S", "Z, P, Q")}
+_FIRST = """bias: [K]. input of bf16, fp16 or fp32, and float64 where torch computes.
+    stride, padding, output_padding, groups, dilation: as torch has them.
+    activation, residual, residual_position, layer, strict_nonfinite, x_scale, x_shift, x_activation, return_stats: as
+        in `conv1d`."""
+_REST = "The rest: as in `conv_transpose1d`, an int for {} or one for each."
+_DOCUMENTATION = """`torch.nn.functional.{name}` by nkiconv's kernels.
 
-    Args:
-        input: [N, C, H, W] or [C, H, W]. weight: [C, K / groups, R, S].
-        The rest: as in `conv_transpose1d`, an int for both axes or one for each.
+Args:
+    input: [N, C, {axes}] or [C, {axes}]. weight: [C, K / groups, {taps}].
+    {args}
 
-    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype; the rest as in `conv_transpose1d`.
+Returns: [N, K, {out}] or [K, {out}] of input's dtype; with return_stats the pair of it and the statistics, [P, N, K,
+    3].
 
-    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
-    """
-    numbers = stride, padding, output_padding, groups, dilation
-    strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    given = input, weight, bias, residual, numbers, more, None, asked_for
-    return convolve("conv_transpose2d", *given, scales=(x_scale, x_shift))
+Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+"""
 
-
-@unscripted
-def conv_transpose3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-    *,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-    residual_position: str = "pre_activation",
-    layer: str | None = None,
-    strict_nonfinite: bool | None = None,
-    x_scale: Tensor | None = None,
-    x_shift: Tensor | None = None,
-    x_activation: str | None = None,
-    return_stats: str | None = None,
-) -> Any:
-    """`torch.nn.functional.conv_transpose3d` by nkiconv's kernels.
-
-    Args:
-        input: [N, C, D, H, W] or [C, D, H, W]. weight: [C, K / groups, T, R, S].
-        The rest: as in `conv_transpose1d`, an int for all axes or one for each.
-
-    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; the rest as in `conv_transpose1d`.
-
-    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
-    """
-    numbers = stride, padding, output_padding, groups, dilation
-    strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    given = input, weight, bias, residual, numbers, more, None, asked_for
-    return convolve("conv_transpose3d", *given, scales=(x_scale, x_shift))
+conv_transpose1d = _of_rank(1)
+conv_transpose2d = _of_rank(2)
+conv_transpose3d = _of_rank(3)
 
 
 def polyphase_filter(weight: Tensor, groups: int = 1) -> Tensor:

@@ -19,7 +19,6 @@ from torch_exact import same
 
 from nkiconv import pytorch
 from nkiconv.errors import ComparisonError, DtypeError, UnsupportedError
-from nkiconv.pytorch.causal import states
 from nkiconv.pytorch.computers import agreements, host, simulated, statistics
 
 
@@ -236,7 +235,7 @@ def intercepted():
 #: What gives results, what is made of these, a call, and what the comparison says.
 WRONG = {
     "rows": (host, "reference", lambda y: y * 1.0001, rows, r"mixer.conv \(depthwise_conv1d\): the kernel"),
-    "states": (states, "simulated", lambda y, final: (y, final + 1), rows,
+    "states": (simulated, "convolve", lambda y, final: (y, final + 1), rows,
      "the kernel's final state is not the last 3 columns"),
     "split": (simulated, "causal_conv1d_split", lambda parts: [parts[0] * (1 + 2**-12), *parts[1:]],
      lambda: pytorch.causal_conv1d_split(*SPLIT, splits=SPLITS), "further from float64"),

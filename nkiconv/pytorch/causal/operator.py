@@ -28,6 +28,7 @@ from ..operators import autograd, filter_gradients, flop_formulas, gradients, sh
 from ..operators.called import Called
 from ..operators.calls import call, own, with_batch
 from ..operators.convolution import Convolution
+from ..operators.frames import last_of, with_state
 from ..operators.registrar import Transforms, arguments_of, define
 from . import sequences, states
 from .checks import check_call
@@ -170,7 +171,7 @@ def _of_rows(given: Call, g: Tensor, g_final: Tensor | None, needs: list[bool]) 
         of_x = of_xs[..., columns:] if needs[0] else None
         of_states = of_xs[..., :columns] if needs[3] else None
     if needs[1]:
-        rows = x if initial_states is None else states.with_state(x, initial_states, gap)
+        rows = x if initial_states is None else with_state(x, initial_states, gap)
         plain = states.causal(channels, gap if initial_states is None else 0, None, given.layer)
         of_w, of_bias = filter_gradients.of_filters(plain, of_z, rows, w, needs[2])
         of_w = of_w.squeeze(1)
@@ -259,10 +260,10 @@ def convolve(given: Call, *, direct: bool | None = None, lent: bool = False) -> 
         (channels, width), w = weight.shape, weight.unsqueeze(1)
         if initial_states is None and not final:
             asked = states.on_hosts(channels, width - 1, activation, layer)
-            return host.convolve(asked, x, w, bias, None), None
-        rows = states.with_state(x, initial_states, width - 1)
-        y = host.convolve(states.on_hosts(channels, 0, activation, layer), rows, w, bias, None)
-        return y, states.last_of(rows, width - 1, lent) if final else None
+            return host.convolve(Called(asked, x, w, bias)), None
+        rows = with_state(x, initial_states, width - 1)
+        y = host.convolve(Called(states.on_hosts(channels, 0, activation, layer), rows, w, bias))
+        return y, last_of(rows, width - 1, lent) if final else None
     found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(*given)
     return own(found[0]), own(found[1])
 

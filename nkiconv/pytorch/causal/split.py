@@ -32,7 +32,9 @@ from ..errors import ComparisonError, DtypeError, GeometryError, LayoutError, Un
 from ..function_modes import one_call
 from ..operators import flop_formulas
 from ..operators.blocks import Block, define_block
+from ..operators.called import Called
 from ..operators.calls import own
+from ..operators.frames import last_of, with_state
 from ..operators.registrar import arguments_of
 from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
@@ -213,11 +215,11 @@ def _torch_convolved(given: SplitCall) -> tuple[Tensor, Tensor | None]:
     found, last = [], []
     for number, end in enumerate(ends):
         before = initial if initial is None or cu_seqlens is None else initial[number : number + 1]
-        piece = states.with_state(rows[..., first:end], before, size)
+        piece = with_state(rows[..., first:end], before, size)
         if end > first:
-            found.append(host.convolve(asked, piece, given.weight[:, None], given.bias, None))
+            found.append(host.convolve(Called(asked, piece, given.weight[:, None], given.bias)))
         if given.return_final_states:
-            last.append(states.last_of(piece, size))
+            last.append(last_of(piece, size))
         first = end
     return torch.cat(found, 2), torch.cat(last) if given.return_final_states else None
 
@@ -231,7 +233,7 @@ def _states_after(given: SplitCall) -> list[Tensor]:
     for position in given.state_positions:
         number = bisect_left(starts, position) - 1
         before = initial if initial is None or given.cu_seqlens is None else initial[number : number + 1]
-        found.append(states.last_of(states.with_state(rows[..., starts[number] : position], before, size), size))
+        found.append(last_of(with_state(rows[..., starts[number] : position], before, size), size))
     return [torch.stack(found, 1)]
 
 
@@ -253,7 +255,7 @@ def _of_own_memory(given: SplitCall) -> list[Tensor]:
     return [one.clone() if one._is_view() else one for one in _on_host(given)]
 
 
-def _called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
+def called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
     """The call of the operator with these arguments."""
     activation, eps, layout, final, *places, layer = rest
     parts, (cu_seqlens, positions) = parts_of(splits), map(_as_ints, places)
@@ -326,7 +328,7 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
 
 CAUSAL_CONV1D_SPLIT = define_block(
     Block(
-        NAME, _ARGUMENTS, _called, list[Tensor], _check, _made, _of_own_memory,
+        NAME, _ARGUMENTS, called, list[Tensor], _check, _made, _of_own_memory,
         lambda given: modes.lazy("device").causal_conv1d_split(given),
         lambda given: modes.lazy("simulated").causal_conv1d_split(given),
         _compared, _again, _flops, rows=(0, 3), is_batched=False,

@@ -41,16 +41,17 @@ _OF_FILTERS = ("depthwise_conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 def convolve(called: Called) -> Any:
     """Results of the kernel on the device of the tensors: y, with return_stats (y, stats), with a norm (y, the norm's
-    input or an empty tensor).
+    input or an empty tensor), with keeps_state (y, the state).
 
     If there is no plan, a PlanWarning says so once for each shape, and the kernel runs the algorithm of the least
     bound, or refuses.
     """
-    asked, x, w, bias, residual, packed, frames, scales, norm = called
+    asked, x, w, bias, residual, packed, frames, scales, norm, state, keeps_state, _ = called
     if is_empty(x):
         return of_nothing(called)
     problem, shape = called.problem, called.shape
     named = {"bias": bias, "initial_frames": frames, "x_scale": scales[0], "x_shift": scales[1]}
+    named["initial_state"] = state
     if residual is not None:
         named["residual"] = residual.reshape(problem.output_shape).contiguous()
     tensors = {name: tensor for name, tensor in named.items() if tensor is not None}
@@ -62,38 +63,9 @@ def convolve(called: Called) -> Any:
         found = _launch(*given, tensors_of(norm) | tensors, numbers_of(norm))
         return both(norm, *(_shaped(one, shape) for one in (found if norm.before else (found,))))
     found = _launch(*given, tensors)
-    return _shaped(found, shape) if asked.return_stats is None else (_shaped(found[0], shape), found[1])
-
-
-def convolve_with_states(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    state: torch.Tensor | None,
-    return_final_state: bool,
-    chunks: str | None = None,
-    product: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(y, final state) of a depthwise conv1d that pads `window - 1` on the left, or has `state` there.
-
-    return_final_state: without it there is none; chunks: of a gated one, product: of the shape of what is convolved, a
-    chunk of x.
-    """
-    row = x if product is None else product
-    tensors = {name: tensor for name, tensor in (("bias", bias), ("initial_state", state)) if tensor is not None}
-    wanted = Asked(
-        bias=bias is not None,
-        activation=asked.activation,
-        strict_nonfinite=asked.strict_nonfinite,
-        initial_state=state is not None,
-        return_final_state=return_final_state,
-        chunks=chunks,
-    )
-    problem = asked.problem(row, w)
-    found = _launch(problem, asked.operation, wanted, x, w.reshape(problem.filter_shape), tensors)
-    y, final = found if return_final_state else (found, None)
-    return _shaped(y, asked.shape(row, w)), final
+    if asked.return_stats is None and not keeps_state:
+        return _shaped(found, shape)
+    return _shaped(found[0], shape), found[1]
 
 
 def causal_conv1d_split(given: SplitCall) -> tuple[torch.Tensor, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
@@ -18,6 +18,9 @@ from ...activations import ACTIVATIONS
 from ..operators.convolution import Convolution
 from ..operators.prologue import Scales
 from ..operators.tensor_kinds import memory_format
+
+if TYPE_CHECKING:
+    from ..operators.called import Called
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {
@@ -36,40 +39,24 @@ if torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported():
 _AFTER_ROUNDING = (None, "relu")
 
 
-def convolve(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-) -> torch.Tensor:
-    """y [N, K, ...] of x's dtype, in torch's memory format."""
+def convolve(called: Called) -> torch.Tensor:
+    """y [N, K, ...] of x's dtype, in torch's memory format, of a call's x, w, bias and residual."""
+    asked, x, w, bias, residual, *_ = called
     alike = x.dtype in NATIVE and x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
     if alike and residual is None and (x.dtype != torch.bfloat16 or asked.activation in _AFTER_ROUNDING):
         y = _sums(asked, x, w, bias)  # where they are of x's dtype, nothing is rounded
         return y if asked.activation is None else activate(y, asked.activation)
-    return reference(asked, x, w, bias, residual)
+    return reference(called)
 
 
-def reference(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-) -> torch.Tensor:
+def reference(called: Called) -> torch.Tensor:
     """The same, always summed in fp32, or float64 where x is, and rounded once."""
-    return in_dtype(unrounded(asked, x, w, bias, residual), x.dtype)
+    return in_dtype(unrounded(called), called.x.dtype)
 
 
-def unrounded(
-    asked: Convolution,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-) -> torch.Tensor:
+def unrounded(called: Called) -> torch.Tensor:
     """The same in fp32, or float64 where x is."""
+    asked, x, w, bias, residual, *_ = called
     y = _sums(asked, wide(x), wide(w), None if bias is None else wide(bias))
     before = asked.residual_position == "pre_activation"
     if residual is not None and before:

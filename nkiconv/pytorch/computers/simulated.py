@@ -19,9 +19,10 @@ from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
 from ...bounds import epilogue_bound, error_bound, prologue_bound, returned_stats_bound
 from ...reference import ChannelNorm, abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from ...schedules.split import is_step
+from ..errors import ComparisonError
 from ..operators.called import Called
 from ..operators.convolution import Convolution, is_empty
-from ..operators.frames import joined
+from ..operators.frames import joined, last_of
 from ..operators.pixel_norm import both, numbers_of, tensors_of
 from ..operators.split_call import SplitCall
 from ..operators.tensor_kinds import DTYPES
@@ -43,7 +44,7 @@ def convolve(called: Called) -> Any:
     found, norm = _by_arrays(called), called.norm
     if norm is not None:
         return both(norm, *map(from_numpy, found if norm.before else (found,)))
-    return from_numpy(found) if called.asked.return_stats is None else tuple(map(from_numpy, found))
+    return tuple(map(from_numpy, found)) if isinstance(found, tuple) else from_numpy(found)
 
 
 def _by_arrays(called: Called) -> Any:
@@ -67,6 +68,8 @@ def _by_arrays(called: Called) -> Any:
         return _by_packed(called, x, packed, more)
     scalars = {name: value[0] for name, value in _geometry(asked).items()}
     if asked.operation == "depthwise_conv1d":
+        states = {"initial_state": _array(called.state), "return_final_state": called.keeps_state}
+        more |= {**states, "chunks": called.chunks}
         return depthwise_conv1d(x, w[:, 0], **scalars, flipped=asked.transposed, **more)
     if asked.transposed:
         asked.problem(called.x, called.w)  # refuses strides, which the functions of arrays do not know
@@ -128,17 +131,34 @@ def compared(called: Called, found: Any) -> Any:
     """
     whole = called._replace(x=joined(called.x, called.frames), packed=None, frames=None)
     expected: Any
+    if called.state is not None or called.keeps_state:
+        return _compared_rows(called, found)
     if called.norm is not None:
         expected = by_torch(whole)
     else:
-        h = host.prologued(called.asked, whole.x, called.scales)
-        unrounded = host.unrounded(called.asked, h, called.w, called.bias, called.residual)
+        unrounded = host.unrounded(whole._replace(x=host.prologued(called.asked, whole.x, called.scales)))
         expected = host.in_dtype(unrounded, called.x.dtype)
         if called.asked.return_stats is not None:
             expected = expected, stats_by_torch(unrounded)
     if not is_empty(called.x):
         _require(whole, expected, found)
     return expected
+
+
+def _compared_rows(called: Called, found: Any) -> Any:
+    """The same of rows with a state, whose last columns must have the same bits."""
+    whole = called.behind_state
+    y = host.reference(whole)
+    require_agreement(whole, y, found[0] if called.keeps_state else found)
+    if not called.keeps_state:
+        return y
+    final = last_of(whole.x, called.w.shape[2] - 1)
+    if to_numpy(final).tobytes() != to_numpy(found[1]).tobytes():
+        raise ComparisonError(
+            f"{called.asked.where}: the kernel's final state is not the last {final.shape[2]} columns of "
+            f"initial_states and x, on x {tuple(called.x.shape)}; report it with x and initial_states"
+        )
+    return y, final
 
 
 def _require(called: Called, expected: Any, found: Any) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...bounds import moments_bound, scale_shift_bound
 from ...norms import NUM_GROUPS, STATS
 from ..operators.called import Called
-from ..operators.frames import joined
+from ..operators.frames import joined, last_of
 from ..operators.pixel_norm import both, finished
 from . import agreements, host, modes
 from .arrays import from_numpy, to_numpy
@@ -91,16 +91,20 @@ def stats_by_torch(x: Tensor) -> Tensor:
 
 def by_torch(called: Called) -> Any:
     """A checked call's results by torch: y, with return_stats (y, statistics of it before it is rounded), with a norm
-    (y, the norm's input or an empty tensor)."""
+    (y, the norm's input or an empty tensor), with keeps_state (y, the state)."""
     asked, norm, x = called.asked, called.norm, joined(called.x, called.frames)
     if norm is not None:
-        u = host.unrounded(asked.plain(), x, called.w, called.bias, called.added)
+        u = host.unrounded(called.plain()._replace(x=x))
         y = host.in_dtype(finished(asked, u, called.residual, norm), x.dtype)
         return both(norm, y, host.in_dtype(u, x.dtype))
-    given = host.prologued(asked, x, called.scales), called.w, called.bias, called.residual
+    if called.state is not None or called.keeps_state:
+        rows = called.behind_state
+        y = host.convolve(rows)
+        return (y, last_of(rows.x, called.w.shape[2] - 1)) if called.keeps_state else y
+    given = called._replace(x=host.prologued(asked, x, called.scales))
     if asked.return_stats is None:
-        return host.convolve(asked, *given)
-    y = host.unrounded(asked, *given)
+        return host.convolve(given)
+    y = host.unrounded(given)
     return host.in_dtype(y, x.dtype), stats_by_torch(y)
 
 

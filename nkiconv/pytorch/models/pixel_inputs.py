@@ -40,10 +40,6 @@ class NormedPixels(Pending):
         y: Tensor = self.forward(self.module, self.input())
         return y
 
-    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """None: only a layer takes it."""
-        return None
-
     def images(self) -> Tensor:
         """The norm's result, [N, C, H, W]."""
         return self.value() if self.front else self.value().permute(FRONT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,13 +25,14 @@ from ...planner import Asked
 from ...planner.operations import operation_of
 from ...problem import ConvProblem
 from ...schedules.split import Split
-from .. import b2b, gated
-from ..causal import split, states
+from .. import b2b, gated, pointwise
+from ..causal import operator, split, states
 from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, read
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
 from ..operators.split_call import NAME as SPLIT
+from ..operators.split_call import SplitCall
 from ..operators.tensor_kinds import DTYPES
 from . import pixel_chains
 from .classes import is_changed
@@ -347,60 +348,68 @@ def _is_of_numbers(func: Any, args: Any, named: Mapping[str, Any]) -> bool:
     return all(one.numel() <= (_FEW if _is_whole(one) else 1) for one in tensors)
 
 
-def _mlp(
-    x: Any, weight1: Any, weight2: Any, bias1: Any, bias2: Any, residual: Any, *_affine: Any, activation: Any, norm: Any
-) -> Convolved:
+def _mlp(given: pointwise.Call) -> Convolved:
     """Two 1x1 convolutions in one kernel, with a norm of x."""
-    call = mlp_of(x, (weight1, weight2), (bias1, bias2), activation, residual, norm)
-    return Convolved(POINTWISE_MLP, call.problem, call.asked, hidden=call.hidden, x_norm=norm)
+    x, *filters = given[:3]
+    call = mlp_of(x, (filters[0], filters[1]), given[3:5], given.activation, given.residual, given.x_norm)
+    return Convolved(POINTWISE_MLP, call.problem, call.asked, hidden=call.hidden, x_norm=given.x_norm)
 
 
-def _gated(
-    x: Any, weight: Any, bias: Any, initial_states: Any, chunks: str, padding: Any, activation: Any, final: bool
-) -> Convolved:
+def _gated(given: gated.Call) -> Convolved:
     """The launch of gated_conv1d."""
-    problem = gated.asked_of(weight, padding, activation, None).problem(x[:, : weight.shape[0]], weight[:, None])
-    asked = Asked(
-        bias=bias is not None,
-        activation=activation,
-        initial_state=initial_states is not None,
-        return_final_state=final,
-        chunks=chunks,
-    )
-    return Convolved("depthwise_conv1d", problem, asked)
+    return Convolved("depthwise_conv1d", given.called.problem, given.called.planned)
 
 
-def _split(
-    x: Any, weight: Any, bias: Any, initial_states: Any, splits: Sequence[int], activation: Any, _eps: float,
-    layout: str, final: bool, _cu_seqlens: Any,
-) -> Convolved:  # fmt: skip
+def _split(given: SplitCall) -> Convolved:
     """The launch of causal_conv1d_split; of packed sequences, as if each row were one."""
-    rows = x if layout == "NCW" else x.transpose(1, 2)
-    found = _causal(rows, weight, bias, initial_states, None, None, final, activation)
-    return dataclasses.replace(
-        found, operation=SPLIT, splits=split.parts_of(splits), tokens_first=layout == "NWC"
-    )  # fmt: skip
+    rows = given.rows, *given[1:4], None, None
+    found = _causal(operator.Call(*rows, given.return_final_states, given.activation, None))
+    return dataclasses.replace(found, operation=SPLIT, splits=given.splits, tokens_first=given.layout == "NWC")
 
 
-def _b2b(x: Any, proj: Any, mixer: Any, of_x: Any, _of_gated: Any, final: bool) -> Convolved:
+def _b2b(given: b2b.Call) -> Convolved:
     """The launch of b2b_causal_conv1d."""
-    found = _causal(x, proj, None, of_x, None, None, final, None)
-    return dataclasses.replace(found, operation=b2b.NAME, mixer=int(mixer.shape[1]))
+    rows = given.x, given.weights_proj, None, given.x_state, None, None
+    found = _causal(operator.Call(*rows, given.return_final_states, None, None))
+    return dataclasses.replace(found, operation=b2b.NAME, mixer=int(given.weights_mixer.shape[1]))
+
+
+def _causal(given: operator.Call) -> Convolved:
+    """The launch of causal_conv1d; of sequences that only seq_idx numbers, as if each row were one."""
+    x, weight, *_, cu_seqlens, seq_idx = given[:6]
+    channels, width = weight.shape
+    packed = cu_seqlens is not None or seq_idx is not None
+    with_states, rows, zeros = width > 1 and not packed, x, width - 1
+    if packed:
+        sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        rows, zeros = x.new_empty(1, channels, x.shape[0] * x.shape[2] + (width - 1) * sequences), 0
+    asked = Asked(
+        bias=given.bias is not None,
+        activation=given.activation,
+        initial_state=with_states and given.initial_states is not None,
+        return_final_state=with_states and given.return_final_states,
+        strict_nonfinite=packed or given.strict_nonfinite,
+    )
+    plain = states.causal(channels, zeros, given.activation)
+    return Convolved("depthwise_conv1d", plain.problem(rows, weight[:, None]), asked)
+
+
+#: The calls of nkiconv's operators besides convolutions, and what they launch.
+_LAUNCHES: dict[str, tuple[Callable[..., Any], Callable[[Any], Convolved]]] = {
+    "causal_conv1d": (operator.Call, _causal),
+    POINTWISE_MLP: (pointwise.Call, _mlp),
+    gated.NAME: (gated.Call, _gated),
+    b2b.NAME: (b2b.Call, _b2b),
+    SPLIT: (split.called, _split),
+}
 
 
 def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     """The planner's request for a call of one of nkiconv's operators."""
     name = func.name().removeprefix("nkiconv::").partition(".")[0]
-    if name == "causal_conv1d":
-        return _causal(*args[:8], *args[9:])
-    if name == POINTWISE_MLP:
-        return _mlp(*args[:8], activation=args[8], norm=args[9])
-    if name == gated.NAME:
-        return _gated(*args[:8])
-    if name == b2b.NAME:
-        return _b2b(*args[:6])
-    if name == SPLIT:
-        return _split(*args[:10])
+    if name in _LAUNCHES:
+        call, launch = _LAUNCHES[name]
+        return launch(call(*args))
     found = read(name, args)
     return Convolved(found.asked.operation, found.problem, found.planned)
 
@@ -418,36 +427,3 @@ def _weight_gradient(args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
     problem = asked.problem(x, filter_like(x, size, x.dtype)).toward("wgrad")
     of_gradient = Asked(bias=bias, out_dtype=DTYPES[dtype])
     return asked.layer, Convolved(operation_of(problem).name, problem, of_gradient, "wgrad")
-
-
-def _causal(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    initial_states: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    seq_idx: torch.Tensor | None,
-    return_final_states: bool,
-    activation: str | None,
-    strict_nonfinite: bool = False,
-) -> Convolved:
-    """The launch of causal_conv1d; of sequences that only seq_idx numbers, as if each row were one."""
-    channels, width = weight.shape
-    with_states = width > 1 and (initial_states is not None or return_final_states)
-    plain, rows = states.causal(channels, width - 1, activation), x
-    packed = cu_seqlens is not None or seq_idx is not None
-    if packed:
-        sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        length = x.shape[0] * x.shape[2] + (width - 1) * sequences
-        plain, rows = states.causal(channels, 0, activation), x.new_empty(1, channels, length)
-    return Convolved(
-        operation="depthwise_conv1d",
-        problem=plain.problem(rows, weight[:, None]),
-        asked=Asked(
-            bias=bias is not None,
-            activation=activation,
-            initial_state=with_states and not packed and initial_states is not None,
-            return_final_state=with_states and not packed and return_final_states,
-            strict_nonfinite=packed or strict_nonfinite,
-        ),
-    )

@@ -65,10 +65,6 @@ class _Rows(Pending):
         """Extents, or one."""
         return self.shape if axis is None else self.shape[axis]
 
-    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Nothing is noted on it."""
-        return None
-
 
 class _Product(_Rows):
     """Two chunks of x multiplied, which stand at these places."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +31,9 @@ class Called(NamedTuple):
     """The tensors of a call, and its Convolution.
 
     x: [N, C, ...]. w: [K, C / groups, ...], or of transposed ones [C, K / groups, ...]. bias: [K]. residual: of y's
-    shape. packed: the filter in the kernel's order. frames: in front of x's. scales: x_scale and x_shift.
+    shape. packed: the filter in the kernel's order. frames: in front of x's. scales: x_scale and x_shift. state: the
+    columns in front of causal rows, None for zeros; keeps_state: whether the last ones are a second result; chunks: of
+    the channels of gated rows.
     """
 
     asked: Convolution
@@ -42,11 +45,23 @@ class Called(NamedTuple):
     frames: Tensor | None = None
     scales: prologue.Scales = prologue.NO_SCALES
     norm: pixel_norm.PixelNorm | None = None
+    state: Tensor | None = None
+    keeps_state: bool = False
+    chunks: str | None = None
 
     @property
     def whole(self) -> Tensor:
-        """In place of x and the frames in front of it, a tensor that is only their shape."""
+        """In place of x and the frames in front of it, or of what is made of its chunks, a tensor of their shape."""
+        if self.chunks is not None:
+            return self.x.narrow(1, 0, self.asked.groups)
         return front.shaped(self.x, self.frames)
+
+    @property
+    def behind_state(self) -> Called:
+        """The same of rows with the state in front, in place of the zeros there."""
+        rows = front.with_state(self.x, self.state, self.w.shape[2] - 1)
+        asked = dataclasses.replace(self.asked, padding=((0, self.asked.padding[0][1]),))
+        return self._replace(asked=asked, x=rows, state=None, keeps_state=False)
 
     @property
     def problem(self) -> ConvProblem:
@@ -86,6 +101,9 @@ class Called(NamedTuple):
             x_shift=prologue.form_of(self.scales[1]),
             x_activation=asked.x_activation,
             x_upsample=asked.x_upsample,
+            initial_state=self.state is not None,
+            return_final_state=self.keeps_state,
+            chunks=self.chunks,
             **({} if self.norm is None else pixel_norm.asked_of_planner(self.norm)),
         )
 

@@ -1,4 +1,4 @@
-"""Frames in front of a conv3d's input, which are planes of a tensor of their own, and the last planes of both."""
+"""What is in front of an input, frames of a conv3d's or the state of rows, and the last planes or columns of both."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ def violations(x: Tensor, frames: Tensor | None) -> Iterator[NkiconvError]:
     yield from refused(GeometryError, rules.frames(frames.shape, x.shape, 2, least=1, x="input"))
     yield from refused(DtypeError, rules.same("initial_frames", "dtype", frames.dtype, "input", x.dtype))
     yield from refused(UnsupportedError, rules.same("initial_frames", "device", frames.device, "input", x.device))
+
+
+def with_state(x: Tensor, state: Tensor | None, size: int) -> Tensor:
+    """[N, C, size + L]: rows after their state, or after zeros."""
+    return torch.cat([x.new_zeros(*x.shape[:2], size) if state is None else state, x], 2)
+
+
+def last_of(rows: Tensor, size: int, lent: bool = False) -> Tensor:
+    """The last columns of rows [N, C, ...], a copy unless they are lent."""
+    found = rows.narrow(2, rows.shape[2] - size, size)
+    return found if lent else found.clone(memory_format=torch.contiguous_format)
 
 
 def last(x: Tensor, frames: Tensor | None, wanted: bool | int, window: int) -> Tensor:
