@@ -225,3 +225,15 @@ def test_how_far_non_finite_numbers_reach(chunks, chunk, after, bad, algorithm):
         assert np.array_equal(spoiled, np.where(np.arange(D)[:, None] % 2 == channel % 2, wanted.any(0), False))
     else:
         assert wanted.sum() <= spoiled.sum() <= 128 * wanted.sum()
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("x_stationary", [True, False])
+def test_tiles_of_banded_are_gated_in_the_order_of_their_loads(x_stationary):
+    config = ("block", 32), ("groups", 2), ("edge", 0), ("x_stationary", x_stationary)
+    x, w = nkiconv.spec((2, 2 * 64, 1, 300), "bf16"), nkiconv.spec((64, 1, 1, 31), "bf16")
+    more = {"chunks": "xG", "padding": ((0, 0), (15, 15)), "algorithm": "banded", "config": config}
+    found = nkiconv.simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[1], (x, w), more, trace_only=True)
+    gates = [one.reads[0].info.buffer for one in found.instructions if one.op == "activation"]
+    loads = [one.writes[0].info.buffer for one in found.instructions if one.op == "dma_copy"]
+    assert len(gates) > 3 and list(dict.fromkeys(gates)) == [one for one in dict.fromkeys(loads) if one in gates]

@@ -168,15 +168,15 @@ def start_work(run):
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
-    load_banded_rows(run, 1)
+    for index in range(1, len(run.rings) + 1):  # before Vector waits for the first products with a gate
+        load_banded_rows(run, index)
     transpose_in(run, 0, 1, 0)
     for ahead in range(AT_START, config.buffers):
         prefetch_bands(run, ahead)
-    for index in range(2, len(run.rings) + 2):
-        load_banded_rows(run, index)
+    load_banded_rows(run, len(run.rings) + 1)
+    if len(tiles) > 1:  # those of the second tile before the third's
+        finish_gates(run.held[1].gates, run.ledger if config.x_stationary else None)
     if not config.x_stationary:
-        if len(tiles) > 1:  # on Vector, which waits for the first sums
-            finish_gates(run.held[1].gates, None)
         # [(a, o'), (a, o)], 1 for the same channel and o' = out_block - 1 - o, or o' = o if sums have outputs in order
         pattern, start = ([[-1, A * Bo]], 0) if run.geometry.flipped else ([[-Bo, A], [1, Bo]], 1 - Bo)
         run.mirror = select_ones(A * Bo, pattern, start, run.sum_dtype)
