@@ -43,7 +43,7 @@ def convolve_rows(tensors, geometry, options, plan):
         tiles = tile_list(geometry, plan.rows, part, 0)
         pieces = cut_pieces(plan, options.epilogue, tiles)
         held, chains = [HeldTile() for _ in tiles], [[None, None] for _ in pieces]
-        steps = max(end - begin for piece in pieces for begin, end in piece.phases)
+        steps = max((end - begin for piece in pieces for begin, end in piece.phases), default=0)
         run = MixedRun(tensors, geometry, options, plan, tiles, held, pieces, chains)
         for newest in range(len(pieces) + plan.phases - 1):
             if newest < len(pieces):
