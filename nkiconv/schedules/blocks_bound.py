@@ -24,7 +24,7 @@ from .blocks import (
     taps_beside,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
-from .blocks_transposes import RAWS, RAWS_LEAST, RUN_BYTES, SLABS
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns
@@ -48,29 +48,23 @@ class BlocksBound:
 
     def priced(self, t: Table) -> Table:
         """The table with buffers, and ns from the first load to the last store; infinite if too few buffers fit."""
-        target = self.target
         t = self.products(self.sized(t))
         t = self.transposed(t) if self.pixels == TRANSPOSED else self.loaded(t)
-        tiles, passes, accumulators, split = t["tiles"], t["passes"], t["accumulators"], t["split"] > 0
-        count, rounds = passes * tiles, ceil(accumulators, self.banks)
-        array_ns = np.maximum(self.throttled_ns(t), t["pieces_ns"]) + t["last_ns"]
-        stored_ns = self.stored_ns(t)
-        # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
-        again_ns = target.hop_dma_ns + first_load_ns(target) + t["moved_ns"]
-        t = self.buffered(t, np.ceil((again_ns + t["products_ns"]) / np.maximum(t["products_ns"], t["moved_ns"])))
-        again_ns = count * (again_ns + array_ns) / np.maximum(1, t["buffers"])
-        # after the last loads: a row of the last tile, or all of it except for one accumulator
-        last_ns = array_ns * np.where(split, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / accumulators)
-        if self.pixels == TRANSPOSED:
-            again_ns = last_ns = 0.0
-        array_ns, moved_ns = count * array_ns, count * t["moved_ns"] + (passes - 1) * stored_ns
+        t, stored_ns = self.buffered(t), self.stored_ns(t)
+        passes, rounds = t["passes"], ceil(t["accumulators"], self.banks)
+        tile_ns, count = self.throttled_ns(t) + t["last_ns"], passes * t["tiles"]
+        array_ns, moved_ns = count * tile_ns, count * t["moved_ns"] + (passes - 1) * stored_ns
         # a pass's tiles are all loaded before its first accumulators are stored; the next pass's then too, if they fit
-        waits_ns = moved_ns / np.where(t["buffers"] < 2 * tiles, 1, passes) - array_ns / (rounds * passes)
-        array_ns = np.where(rounds > 1, array_ns + np.maximum(0, waits_ns), array_ns)
-        again_ns = np.where(rounds > 1, 0, again_ns)
-        busiest_ns = np.maximum(t["first_ns"] + np.maximum(array_ns, again_ns), moved_ns + last_ns)
-        busiest_ns = busiest_ns + EXPOSED * np.minimum(array_ns, moved_ns)
-        ns = first_load_ns(target) + busiest_ns + self.end_ns(t) + stored_ns
+        waits_ns = moved_ns / np.where(t["buffers"] < 2 * t["tiles"], 1, passes) - array_ns / (rounds * passes)
+        # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
+        again_ns = count * (first_load_ns(self.target) + t["moved_ns"]) + array_ns
+        again_ns = 0 if self.pixels == TRANSPOSED else again_ns / np.maximum(1, t["buffers"])
+        array_ns = np.where(rounds > 1, array_ns + np.maximum(0, waits_ns), np.maximum(array_ns, again_ns))
+        # after the last loads: a row of the last tile, or all of it except for one accumulator
+        last = np.where(t["split"] > 0, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / t["accumulators"])
+        last_ns = 0 if self.pixels == TRANSPOSED else tile_ns * last
+        busiest_ns = np.maximum(t["first_ns"] + array_ns, moved_ns + last_ns) + EXPOSED * np.minimum(array_ns, moved_ns)
+        ns = first_load_ns(self.target) + busiest_ns + self.end_ns(t) + stored_ns
         return {**t, "ns": np.where(t["buffers"] > 0, ns, np.inf)}
 
     def sized(self, t: Table) -> Table:
@@ -126,7 +120,7 @@ class BlocksBound:
             width = np.minimum(BANK_COLUMNS, taps_beside(self.geometry, beside) * t["channels"])
             streamed_ns = streamed_ns + matmuls * width * column_ns
             found_ns = found_ns + matmuls * (np.maximum(width, least) * column_ns + fixed_ns)
-        return t | {"products_ns": found_ns, "streamed_ns": streamed_ns, "array_ns": found_ns}
+        return t | {"array_ns": found_ns, "streamed_ns": streamed_ns}
 
     def loaded(self, t: Table) -> Table:
         """The table with ns of DMA for a tile, and of the loads before its first product; bytes of loaded pieces: 0."""
@@ -156,7 +150,6 @@ class BlocksBound:
             "moved_ns": x_ns + y_ns,
             "first_ns": x_ns + y_ns if self.pixels == LINES else first_ns,
             "last_ns": 0.0,
-            "pieces_ns": 0.0,
             "raw_bytes": 0,
         }
 
@@ -177,7 +170,7 @@ class BlocksBound:
         of_x = t["c"], self.source.planes.taps, t["h"], x_size, places[0]
         of_gy = t["k"], 1, t["rows"], y_size, places[1]
         vector_ns = max(self.target.scalar_ns, self.target.vector_16bit_ns if item == 2 else self.target.vector_ns)
-        t |= {"moved_ns": 0.0, "first_ns": 0.0, "pieces_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
+        t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
         for channels, taps, extent, (high, wide), count in (of_x, of_gy):
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
@@ -191,9 +184,6 @@ class BlocksBound:
             t["array_ns"], t["streamed_ns"] = t["array_ns"] + array_ns, t["streamed_ns"] + array_ns * parts / P_MAX
             t["moved_ns"], t["first_ns"] = t["moved_ns"] + times * moved_ns, t["first_ns"] + taps * moved_ns / pieces
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
-            # a piece's buffer is free when it is transposed
-            again_ns = pieces * first_load_ns(self.target) + moved_ns + array_ns / times
-            t["pieces_ns"] = t["pieces_ns"] + times * np.maximum(moved_ns, again_ns / RAWS)
             # the last bank of gy on its way to a product
             per_bank = np.maximum(1, BANK_BYTES // (parts * item))
             t["last_ns"] = np.minimum(per_bank, count) * parts * vector_ns + self.read_ns
@@ -203,16 +193,16 @@ class BlocksBound:
     def throttled_ns(self, t: Table) -> Any:
         """ns of the Tensor Engine for a tile at the throttle's rate: full if columns are busy enough to return to it,
         half if they are not busy enough to stay there, else between."""
-        least, enough = self.target.window_work, self.target.window_work / self.target.half_rate
+        least, half = self.target.window_work, self.target.half_rate
         busy = t["streamed_ns"] / np.maximum(t["array_ns"], t["moved_ns"])
-        return t["array_ns"] * (1 + np.clip((enough - busy) / (enough - least), 0, 1) * (1 / self.target.half_rate - 1))
+        slow = np.clip((least / half - busy) / (least / half - least), 0, 1)
+        return t["array_ns"] * (1 + slow * (1 / half - 1))
 
-    def buffered(self, t: Table, again: Any) -> Table:
-        """The table with buffers: as many as keep the Tensor Engine from waiting, or as fit; 0 if too few fit. again:
-        tiles that it computes until a buffer is loaded again."""
+    def buffered(self, t: Table) -> Table:
+        """The table with buffers: two passes of tiles, or as many as fit; 0 if too few fit."""
         tiles, is_pe, in_rounds = t["tiles"], self.pixels == TRANSPOSED, t["accumulators"] > self.banks
         needed = np.where(in_rounds, tiles, 1 if is_pe else np.minimum(2, tiles))
-        wanted = np.where(in_rounds, 2 * tiles, np.minimum(2, tiles) if is_pe else np.maximum(2, again))
+        wanted = np.where(in_rounds | (not is_pe), 2 * tiles, np.minimum(2, tiles))
         room = SBUF_BYTES - SUMS_BYTES - gathered_bytes(self.geometry, t["channels"]) - t["raw_bytes"]
         room = np.where(is_pe & (t["gang"] == 1), room, np.minimum(BLOCK_BYTES, room))
         fit = np.minimum(BUFFERS_MAX, room // (t["unit_bytes"] * t["gang"]))
@@ -228,16 +218,16 @@ class BlocksBound:
         return dma_ns(self.target, P_MAX, elements, run, 4)
 
     def end_ns(self, t: Table) -> Any:
-        """ns of the last accumulator's evacuation, for each column of gy that shares its matmuls, and of its store; and
-        of the exchange of both cores' halves, which only the next round's products hide. With transposes, which wait
-        for Vector, each pass takes both."""
-        target, geometry, again = self.target, self.geometry, t["passes"] if self.pixels == TRANSPOSED else 1
-        read_ns = t["beside"] * (taps_beside(geometry, 1) * t["channels"] * target.vector_ns + self.read_ns)
-        count, rounds = np.minimum(t["accumulators"], self.banks), ceil(t["accumulators"], self.banks)
-        width = np.minimum(BANK_COLUMNS, taps_beside(geometry, t["beside"]) * t["channels"])
-        size = np.minimum(4 * geometry.K * self.C * num_taps(geometry), count * BANK_BYTES * P_MAX)
+        """ns of the last accumulators' evacuation and store, and of the exchange of both cores' sums, which only the
+        next round's products hide."""
+        target, width = self.target, np.minimum(BANK_COLUMNS, taps_beside(self.geometry, t["beside"]) * t["channels"])
+        count = np.minimum(t["accumulators"], self.banks)
+        size = np.minimum(4 * self.geometry.K * self.C * num_taps(self.geometry), count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
         exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
-        hidden_ns = t["products_ns"] * t["tiles"] / rounds
+        rounds = ceil(t["accumulators"], self.banks)
+        hidden_ns = t["array_ns"] * t["tiles"] / rounds
         exchanged_ns = exchanged_ns + (rounds - 1) * np.maximum(0, exchanged_ns - hidden_ns)
+        again = t["passes"] if self.pixels == TRANSPOSED else 1  # with transposes, which wait for Vector
+        read_ns = t["beside"] * (width * target.vector_ns + self.read_ns)
         return again * (read_ns + np.where(t["split"] > 0, exchanged_ns, 0)) + last_store_ns(target)
