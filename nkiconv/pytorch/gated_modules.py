@@ -52,23 +52,13 @@ class GatedShortConv(torch.nn.Conv1d):
         Raises UnsupportedError: it is not depthwise, or has a stride, dilation or padding by other than zeros.
         """
         _check_depthwise(conv)
-        made = GatedShortConv(
-            conv.out_channels, conv.kernel_size[0], conv.bias is not None, "meta", order=order, layer=layer
-        )
-        made.weight, made.bias = conv.weight, conv.bias
-        return made.train(conv.training)
+        found: GatedShortConv = _of(GatedShortConv, conv, order=order, layer=layer)
+        return found
 
     def forward(self, input: Tensor, initial_states: Tensor | None = None, *, return_final_states: bool = False) -> Any:
         """As `nkiconv.pytorch.gated_short_conv`."""
-        return gated_short_conv(
-            input,
-            self.weight,
-            self.bias,
-            initial_states,
-            order=self.order,
-            return_final_states=return_final_states,
-            layer=self.layer,
-        )
+        more: dict[str, Any] = {"return_final_states": return_final_states, "layer": self.layer}
+        return gated_short_conv(input, self.weight, self.bias, initial_states, order=self.order, **more)
 
 
 class ConformerConv(torch.nn.Conv1d):
@@ -120,30 +110,23 @@ class ConformerConv(torch.nn.Conv1d):
         with torch.no_grad():
             folded: torch.nn.Conv1d = conv if norm is None else fuse_conv_bn_eval(conv.eval(), norm)
         given: Any = conv.padding if isinstance(conv.padding, str) else conv.padding[0]
-        made = ConformerConv(
-            conv.out_channels,
-            conv.kernel_size[0],
-            folded.bias is not None,
-            "meta",
-            padding=given if padding is None else padding,
-            activation=activation,
-            layer=layer,
-        )
-        made.weight, made.bias = folded.weight, folded.bias
-        return made.train(conv.training)
+        more: dict[str, Any] = {"activation": activation, "layer": layer}
+        more["padding"] = given if padding is None else padding
+        found: ConformerConv = _of(ConformerConv, folded, **more)
+        return found
 
     def forward(self, input: Tensor, initial_states: Tensor | None = None, *, return_final_states: bool = False) -> Any:
         """As `nkiconv.pytorch.glu_conv1d`."""
-        return glu_conv1d(
-            input,
-            self.weight,
-            self.bias,
-            initial_states,
-            padding=self.sides,
-            activation=self.activation,
-            return_final_states=return_final_states,
-            layer=self.layer,
-        )
+        more: dict[str, Any] = {"return_final_states": return_final_states, "layer": self.layer}
+        more |= {"padding": self.sides, "activation": self.activation}
+        return glu_conv1d(input, self.weight, self.bias, initial_states, **more)
+
+
+def _of(kind: Any, conv: torch.nn.Conv1d, **more: Any) -> Any:
+    """A module of a kind with the parameters of a depthwise convolution, the same tensors."""
+    made = kind(conv.out_channels, conv.kernel_size[0], conv.bias is not None, "meta", **more)
+    made.weight, made.bias = conv.weight, conv.bias
+    return made.train(conv.training)
 
 
 def _check_depthwise(conv: torch.nn.Conv1d) -> None:

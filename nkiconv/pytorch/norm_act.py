@@ -229,26 +229,12 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         before, *after = _numbers(rank, x, offset=offset, scale=scale, shift=shift)
         of_norm = _normalised(x, before, asked, affine, stats, running, momentum if training else None)
         x_scale, x_shift = _modulated(*of_norm, *after)
-        found = _CONVOLVE[rank](
-            x,
-            weight,
-            bias,
-            stride,
-            padding,
-            dilation,
-            groups,
-            activation=activation,
-            residual=added,
-            residual_position=residual_position,
-            layer=layer,
-            packed=packed,
-            strict_nonfinite=strict_nonfinite,
-            x_scale=x_scale,
-            x_shift=x_shift,
-            x_activation=x_activation,
-            return_stats=return_stats,
-            **({} if x_upsample == 1 else {"x_upsample": x_upsample}),
-        )
+        prologue: dict[str, Any] = {"x_scale": x_scale, "x_shift": x_shift, "x_activation": x_activation}
+        prologue |= {} if x_upsample == 1 else {"x_upsample": x_upsample}
+        epilogue = {"activation": activation, "residual": added, "residual_position": residual_position}
+        more = {"layer": layer, "packed": packed, "strict_nonfinite": strict_nonfinite, "return_stats": return_stats}
+        given = x, weight, bias, stride, padding, dilation, groups
+        found = _CONVOLVE[rank](*given, **prologue, **epilogue, **more)
         y, *of_y = [found] if return_stats is None else found
         y = y[0] if alone else y
         return (y, *of_y) if of_y else y

@@ -156,28 +156,12 @@ class NormActConv(torch.nn.Module):
         return_stats="channel": also return y's. Errors as in `norm_act_conv2d`."""
         conv, norm = self.conv, self.norm
         weight, packed = conv._filters(input)
-        return _norm_act_conv(
-            self.rank,
-            input,
-            weight,
-            conv.bias,
-            conv.stride,
-            conv.padding,
-            conv.dilation,
-            conv.groups,
-            norm=norms.NORMS[self.kinds.index(type(norm))],
-            norm_weight=norm.weight,
-            norm_bias=norm.bias,
-            eps=norm.eps,
-            **self._of_norm(),
-            stats=stats,
-            x_activation=self.x_activation,
-            residual=residual,
-            residual_position=conv.residual_position,
-            **conv._fused(),
-            packed=packed,
-            return_stats=return_stats,
-        )
+        of_norm = {"norm": norms.NORMS[self.kinds.index(type(norm))], "norm_weight": norm.weight, "eps": norm.eps}
+        of_norm |= {"norm_bias": norm.bias, "stats": stats, "x_activation": self.x_activation, **self._of_norm()}
+        epilogue = {"residual": residual, "residual_position": conv.residual_position, "return_stats": return_stats}
+        numbers = conv.stride, conv.padding, conv.dilation, conv.groups
+        given: Any = input, weight, conv.bias, *numbers
+        return _norm_act_conv(self.rank, *given, **of_norm, **epilogue, **conv._fused(), packed=packed)
 
     def _of_norm(self) -> dict[str, Any]:
         """A norm's arguments besides weight and bias; torch's rule decides between batch and running statistics."""

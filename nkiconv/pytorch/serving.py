@@ -20,8 +20,9 @@ from torch import Tensor
 
 from .causal import cache
 from .causal.cache_checks import PAD_SLOT_ID, check_fn, check_update, flag_of
+from .causal.call import Call
 from .causal.functions import like, of_one_kind
-from .causal.operator import Call, convolve
+from .causal.operator import convolve
 from .computers import modes
 from .function_modes import unscripted
 

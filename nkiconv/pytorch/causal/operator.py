@@ -27,51 +27,20 @@ from ..errors import UnsupportedError
 from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
 from ..operators.called import Called
 from ..operators.calls import call, own, with_batch
-from ..operators.convolution import Convolution
 from ..operators.frames import last_of, with_state
 from ..operators.registrar import Transforms, arguments_of, define
 from . import sequences, states
+from .call import Call
 from .checks import check_call
 
 _NAME = "causal_conv1d_fn"
 
 
-class Call(NamedTuple):
-    """The arguments of the operator."""
-
-    x: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    initial_states: Tensor | None
-    cu_seqlens: Tensor | None
-    seq_idx: Tensor | None
-    return_final_states: bool
-    activation: str | None
-    layer: str | None
-    strict_nonfinite: bool = False
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether rows are packed; without rows there are no sequences that seq_idx could number."""
-        return self.cu_seqlens is not None or (self.seq_idx is not None and self.x.shape[0] > 0)
-
-    @property
-    def packing(self) -> sequences.Packing:
-        """Of packed rows."""
-        given = self.cu_seqlens, self.seq_idx, self.initial_states
-        return sequences.packing_of(self.x, self.weight.shape[1], *given)
-
-    @property
-    def asked(self) -> Convolution:
-        """The convolution of rows, or of the row that sequences are packed in."""
-        gap, strict = (0, True) if self.is_packed else (self.weight.shape[1] - 1, self.strict_nonfinite)
-        return states.causal(self.weight.shape[0], gap, self.activation, self.layer, strict)
-
-    def argument(self, **changed: Any) -> tuple[Tensor, Tensor]:
-        """The operator's results without an activation, with other tensors."""
-        plain = self._replace(activation=None, cu_seqlens=None, seq_idx=None)
-        found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(*plain._replace(**changed))
-        return found
+def _argument(given: Call, **changed: Any) -> tuple[Tensor, Tensor]:
+    """The operator's results without an activation, with other tensors."""
+    plain = given._replace(activation=None, cu_seqlens=None, seq_idx=None)
+    found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(*plain._replace(**changed))
+    return found
 
 
 #: Tensors among these.
@@ -85,11 +54,11 @@ def _check(given: Call) -> None:
 def _forward(*args: Any) -> tuple[Tensor, Tensor]:
     given = Call(*args)
     _check(given)
-    x, w, bias, initial, final = given.x, given.weight[:, None], *given[2:4], given.return_final_states
+    x, w, final = given.x, given.w, given.return_final_states
     if not given.is_packed:
-        y, state = states.convolve(given.asked, x, w, bias, initial, final)
+        y, state = states.convolve(given.asked, x, w, given.bias, given.initial_states, final)
         return _own(y), state
-    y, state = sequences.forward(given.packing, x, w, bias, initial, final, given.asked)
+    y, state = sequences.forward(given)
     return _own(y), state if given.cu_seqlens is not None or final else x.new_empty(x.shape[0], x.shape[1], 0)
 
 
@@ -141,22 +110,22 @@ def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tu
     dx, dweight, dbias, dinitial = tangents[:4]
     if dx is None:
         dx = torch.zeros_like(given.x, memory_format=torch.contiguous_format)
-    dz, dfinal = given.argument(x=dx, bias=dbias, initial_states=dinitial)
+    dz, dfinal = _argument(given, x=dx, bias=dbias, initial_states=dinitial)
     if dweight is not None:
-        dz = dz + given.argument(weight=dweight, bias=None, return_final_states=False)[0]
+        dz = dz + _argument(given, weight=dweight, bias=None, return_final_states=False)[0]
     if given.activation is not None:
-        z, _ = given.argument(return_final_states=False)
+        z, _ = _argument(given, return_final_states=False)
         dz = gradients.of_argument(given.asked, dz, None, z)
     return dz, dfinal
 
 
 def _of_rows(given: Call, g: Tensor, g_final: Tensor | None, needs: list[bool]) -> tuple[Tensor | None, ...]:
     """`derivatives` without packed sequences."""
-    x, initial_states, asked, w = given.x, given.initial_states, given.asked, given.weight[:, None]
+    x, initial_states, asked, w = given.x, given.initial_states, given.asked, given.w
     channels, gap, length = w.shape[0], w.shape[2] - 1, x.shape[2]
     of_z = g
     if given.activation is not None:
-        of_z = gradients.of_argument(asked, g, None, given.argument(return_final_states=False)[0])
+        of_z = gradients.of_argument(asked, g, None, _argument(given, return_final_states=False)[0])
     of_x = of_w = of_bias = of_states = None
     if needs[0] or needs[3]:
         columns = gap if needs[3] else 0  # of the initial states
@@ -207,12 +176,9 @@ def _packed_backward(convolve: sequences.Convolve, *args: Any) -> tuple[Tensor, 
     """dL/d x, weight, bias and initial states, empty where they are not needed. convolve: as of `sequences.backward`;
     with one that autograd knows, elements of other sequences are multiplied by zeros in derivatives, also NaN."""
     packed = PackedCall(*args)
-    x, w, bias, initial = packed.x, packed.weight[:, None], packed.bias, packed.initial_states
-    needs = packed.needs[0], packed.needs[1], packed.needs[2], packed.needs[3]
-    given, of = packed.given, (packed.g, packed.g_final)
-    found = [*sequences.backward(given.packing, *of, x, w, bias, initial, needs, given.asked, convolve)]
+    found = [*sequences.backward(packed.given, packed.g, packed.g_final, packed.needs, convolve)]
     found[1] = None if found[1] is None else found[1].squeeze(1)
-    return tuple(x.new_empty(0) if one is None else one for one in found)
+    return tuple(packed.x.new_empty(0) if one is None else one for one in found)
 
 
 def _packed_backward_fake(*args: Any) -> tuple[Tensor, ...]:

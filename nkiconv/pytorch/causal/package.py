@@ -15,9 +15,10 @@ from torch.nn import functional as F
 from ..computers import modes
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
 from ..operators.frames import with_state
+from .call import Call
 from .checks import INTEGERS, activation_of
 from .functions import causal_conv1d_fn, causal_conv1d_update, like, of_one_kind
-from .operator import Call, derivatives
+from .operator import derivatives
 
 #: Of causal-conv1d: whose arguments and results these are.
 VERSION = "1.6.1"

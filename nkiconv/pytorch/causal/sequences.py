@@ -18,7 +18,7 @@ torch adds their products with the windows of tokens: as many columns as a state
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from ..errors import GeometryError, UnsupportedError
 from ..operators import filter_gradients, gradients
 from ..operators.called import Called
 from ..operators.convolution import Convolution, filter_like
+from .call import Call
 
 #: y of a call.
 Convolve = Callable[[Called], Any]
@@ -123,28 +124,23 @@ class Packing:
         return found.clone(memory_format=torch.contiguous_format)
 
 
-def packing_of(
-    x: torch.Tensor,
-    width: int,
-    cu_seqlens: torch.Tensor | None,
-    seq_idx: torch.Tensor | None,
-    initial_states: torch.Tensor | None,
-) -> Packing:
+def packing_of(given: Call) -> Packing:
     """The packing of x [N, C, L] by one of both, whose shapes are right. Raises GeometryError for wrong numbers.
 
     The numbers are worked out on the host: how long the row is depends on them, and so does which kernel is compiled.
     Where torch.compile traces the launch, shapes alone are known: offsets are then taken as they are, unchecked, and
     seq_idx is refused (UnsupportedError).
     """
-    if cu_seqlens is not None:
-        return _by_offsets(cu_seqlens, x, width - 1)
+    x, seq_idx, gap = given.x, given.seq_idx, given.weight.shape[1] - 1
+    if given.cu_seqlens is not None:
+        return _by_offsets(given.cu_seqlens, x, gap)
     assert seq_idx is not None
     if not _has_data(seq_idx):
         raise UnsupportedError(
             f"seq_idx.shape={tuple(seq_idx.shape)}: how many sequences it numbers is read from it, which torch.compile "
             f"cannot for a Neuron device; pass cu_seqlens, or call this outside of the compiled function"
         )
-    return _by_numbers(seq_idx, x, width - 1, initial_states is not None)
+    return _by_numbers(seq_idx, x, gap, given.initial_states is not None)
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
@@ -208,20 +204,12 @@ def _shown(numbers: torch.Tensor) -> str:
     return f"[{some}, ...]" if len(numbers) > 12 else f"[{some}]"
 
 
-def forward(
-    packing: Packing,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    initial_states: torch.Tensor | None,
-    return_final_states: bool,
-    asked: Convolution,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y [N, C, L], final states [count, C, gap], of rows where these have them, or of no columns); asked: the
-    convolution of the row."""
-    row = packing.row(x, initial_states)
-    y = dispatch.convolve(Called(asked, row[None], w, bias))[0]
-    if not return_final_states:
+def forward(given: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y [N, C, L], final states [count, C, gap], of rows where these have them, or of no columns) of packed rows."""
+    packing, x = packing_of(given), given.x
+    row = packing.row(x, given.initial_states)
+    y = dispatch.convolve(Called(given.asked, row[None], given.w, given.bias))[0]
+    if not given.return_final_states:
         final = row.new_empty(packing.count, row.shape[0], 0)
     else:
         final = packing.as_states(row.index_select(1, packing.final()))
@@ -229,22 +217,14 @@ def forward(
 
 
 def backward(
-    packing: Packing,
-    g: torch.Tensor,
-    g_final: torch.Tensor | None,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    initial_states: torch.Tensor | None,
-    needs: tuple[bool, bool, bool, bool],
-    asked: Convolution,
-    convolve: Convolve = dispatch.convolve,
+    given: Call, g: torch.Tensor, g_final: torch.Tensor | None, needs: Sequence[bool], convolve: Convolve
 ) -> tuple[torch.Tensor | None, ...]:
     """dL/d x, w [C, 1, width], bias and initial states, where `needs` says so, of dL/dy and dL/d final states.
 
-    convolve: as `dispatch.convolve`; one that autograd knows, for derivatives of these.
+    convolve: `dispatch.convolve`, or one that autograd knows, for derivatives of these.
     """
-    row, columns = packing.row(x, initial_states), packing.outputs()
+    packing, asked, x, w, bias = packing_of(given), given.asked, given.x, given.w, given.bias
+    row, columns = packing.row(x, given.initial_states), packing.outputs()
     of_z = packing.take(g)
     if asked.activation is not None:
         z = convolve(Called(asked.plain(), row[None], w, bias))[0].index_select(1, columns)

@@ -40,6 +40,7 @@ from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
 from ..places import number_of
 from . import operator, states
+from .call import Call
 from .checks import check_update, kinds, shapes
 from .ring import ConvState
 
@@ -314,7 +315,7 @@ def _again(given: SplitCall) -> list[Tensor]:
     """The results, by operators that autograd knows."""
     offsets = None if given.cu_seqlens is None else torch.tensor(given.cu_seqlens)
     final, tensors = given.return_final_states, (given.rows, *given[1:4], offsets, None)
-    z, last = operator.convolve(operator.Call(*tensors, final, given.activation, given.where))
+    z, last = operator.convolve(Call(*tensors, final, given.activation, given.where))
     parts = _normalised(host.wide(z), given.splits, given.eps)
     outputs = [host.in_dtype(one, given.x.dtype) for one in parts]
     return outputs + [last] * final + _states_after(given)

@@ -163,26 +163,13 @@ def _arguments(
     algorithm, config = (None, None) if effort == "kernel" else _choice(request, effort)
     rows = operation == "depthwise_conv1d"
     found = kernel_arguments(problem, algorithm=algorithm, config=config, rows=rows)
-    if asked.bias and operation in _OF_FILTERS:
-        found["bias_gradient"] = True
-    if asked.activation is not None:
-        found["activation"] = asked.activation
-    if asked.x_activation is not None:
-        found["x_activation"] = asked.x_activation
-    if asked.x_upsample != 1:
-        found["x_upsample"] = asked.x_upsample
-    if asked.residual is not None:
-        found["residual_position"] = asked.residual
-    if asked.strict_nonfinite:
-        found["strict_nonfinite"] = True
-    if asked.return_stats is not None:
-        found["return_stats"] = asked.return_stats
-    if asked.return_final_state:
-        found["return_final_state"] = True
-    if asked.chunks is not None:
-        found["chunks"] = asked.chunks
-    if asked.packed and problem.is_volume:
-        found["packed"] = True
+    same = "activation", "x_activation", "return_stats", "chunks"
+    found |= {name: one for name in same if (one := getattr(asked, name)) is not None}
+    found |= {} if asked.residual is None else {"residual_position": asked.residual}
+    found |= {} if asked.x_upsample == 1 else {"x_upsample": asked.x_upsample}
+    flags = {"strict_nonfinite": asked.strict_nonfinite, "return_final_state": asked.return_final_state}
+    flags |= {"bias_gradient": asked.bias and operation in _OF_FILTERS, "packed": asked.packed and problem.is_volume}
+    found |= {name: True for name, is_asked in flags.items() if is_asked}
     return tuple((name, plain(value)) for name, value in found.items())
 
 

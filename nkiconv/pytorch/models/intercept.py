@@ -37,25 +37,15 @@ def _convolution(
     rank = weight.dim() - 2
     if rank not in (1, 2, 3):
         raise UnsupportedError(f"weight.shape={tuple(weight.shape)}: must have 3 to 5 axes; convolve by torch")
-    if transposed:
-        ends = stride, padding, output_padding, groups, dilation
-        return _TRANSPOSED[rank - 1](input, weight, bias, *ends, strict_nonfinite=strict_nonfinite)
-    numbers = stride, padding, dilation, groups
-    return _PLAIN[rank - 1](input, weight, bias, *numbers, strict_nonfinite=strict_nonfinite)
-
-
-_PLAIN: tuple[Any, ...] = (functional.conv1d, functional.conv2d, functional.conv3d)
-_TRANSPOSED: tuple[Any, ...] = (
-    transposed.conv_transpose1d,
-    transposed.conv_transpose2d,
-    transposed.conv_transpose3d,
-)
+    numbers = (stride, padding, output_padding, groups, dilation) if transposed else (stride, padding, dilation, groups)
+    ours = _BY_NAME[f"conv{'_transpose' * transposed}{rank}d"]
+    return ours(input, weight, bias, *numbers, strict_nonfinite=strict_nonfinite)
 
 
 #: Ours by the names of torch's functions.
 _BY_NAME: dict[str, Any] = {
-    **{f"conv{rank}d": ours for rank, ours in enumerate(_PLAIN, 1)},
-    **{f"conv_transpose{rank}d": ours for rank, ours in enumerate(_TRANSPOSED, 1)},
+    **{f"conv{rank}d": getattr(functional, f"conv{rank}d") for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": getattr(transposed, f"conv_transpose{rank}d") for rank in (1, 2, 3)},
     "convolution": _convolution,
 }
 
@@ -189,13 +179,7 @@ def _under_intercept(name: str) -> Any:
 
 
 # The code of a torch.fx graph imports the functions that it calls, by name.
-conv1d = _under_intercept("conv1d")
-conv2d = _under_intercept("conv2d")
-conv3d = _under_intercept("conv3d")
-conv_transpose1d = _under_intercept("conv_transpose1d")
-conv_transpose2d = _under_intercept("conv_transpose2d")
-conv_transpose3d = _under_intercept("conv_transpose3d")
-convolution = _under_intercept("convolution")
+globals().update({name: _under_intercept(name) for name in _BY_NAME})
 
 
 def taken(name: str) -> Any:

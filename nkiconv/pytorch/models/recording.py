@@ -26,7 +26,8 @@ from ...planner.operations import operation_of
 from ...problem import ConvProblem
 from ...schedules.split import Split
 from .. import b2b, gated, pointwise
-from ..causal import operator, split, states
+from ..causal import split, states
+from ..causal.call import Call
 from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, read
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
@@ -363,18 +364,18 @@ def _gated(given: gated.Call) -> Convolved:
 def _split(given: SplitCall) -> Convolved:
     """The launch of causal_conv1d_split; of packed sequences, as if each row were one."""
     rows = given.rows, *given[1:4], None, None
-    found = _causal(operator.Call(*rows, given.return_final_states, given.activation, None))
+    found = _causal(Call(*rows, given.return_final_states, given.activation, None))
     return dataclasses.replace(found, operation=SPLIT, splits=given.splits, tokens_first=given.layout == "NWC")
 
 
 def _b2b(given: b2b.Call) -> Convolved:
     """The launch of b2b_causal_conv1d."""
     rows = given.x, given.weights_proj, None, given.x_state, None, None
-    found = _causal(operator.Call(*rows, given.return_final_states, None, None))
+    found = _causal(Call(*rows, given.return_final_states, None, None))
     return dataclasses.replace(found, operation=b2b.NAME, mixer=int(given.weights_mixer.shape[1]))
 
 
-def _causal(given: operator.Call) -> Convolved:
+def _causal(given: Call) -> Convolved:
     """The launch of causal_conv1d; of sequences that only seq_idx numbers, as if each row were one."""
     x, weight, *_, cu_seqlens, seq_idx = given[:6]
     channels, width = weight.shape
@@ -396,7 +397,7 @@ def _causal(given: operator.Call) -> Convolved:
 
 #: The calls of nkiconv's operators besides convolutions, and what they launch.
 _LAUNCHES: dict[str, tuple[Callable[..., Any], Callable[[Any], Convolved]]] = {
-    "causal_conv1d": (operator.Call, _causal),
+    "causal_conv1d": (Call, _causal),
     POINTWISE_MLP: (pointwise.Call, _mlp),
     gated.NAME: (gated.Call, _gated),
     b2b.NAME: (b2b.Call, _b2b),
