@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from ... import schedules
+from ...schedules.planes import BY_CHANNELS, PLANES
 from ...schedules.settings import Settings, declarations
 from .readme import put_between
 from .rules import table_of
@@ -29,12 +30,15 @@ def every_settings() -> list[type[Settings]]:
 
 def settings_table() -> str:
     """Every setting: its algorithm, name, meaning, range and default."""
-    rows = (
+    planes = "of volumes: planes of taps are taps, or input channels"
+    rows = [(algorithm, "`planes`", planes, ", ".join(PLANES), PLANES[0]) for algorithm in BY_CHANNELS]
+    rows += (
         (settings.algorithm, f"`{name}`", one.meaning, one.range_text(), str(one.default))
         for settings in every_settings()
         for name, one in declarations(settings).items()
     )
-    return table_of(("algorithm", "setting", "what it says", "values", "default"), rows)
+    by_algorithm = sorted(rows, key=lambda row: row[0])
+    return table_of(("algorithm", "setting", "what it says", "values", "default"), by_algorithm)
 
 
 if __name__ == "__main__":
