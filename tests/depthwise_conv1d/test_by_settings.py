@@ -181,6 +181,7 @@ def _rows():
         if one.lhs == 1:
             yield from (("banded", one, config) for config in ([None, ROWWISE] if one.dilation == 1 else [None]))
         yield from ((algorithm, one, None) for algorithm in ("mixed", "vector") if one.S <= 64)
+    yield from ((algorithm, Row("one core's number", 1, 1, 1, 1), None) for algorithm in ("mixed", "vector"))
     of_vector = (0, 4, 0, 0), (0, 0, 1, 3), (0, 3, 1, 0), (0, 2, 1, 1)
     yield from (("vector", SHORT, (("recipes", (one,)), ("piece", 50))) for one in of_vector)
 
@@ -211,9 +212,9 @@ ASKED = [
     52,
     keep=[
         *("banded-bands_of_many_channels_at_once-1-bf16-plain", "update-dilation-1-bf16-plain"),
-        "update-a_load_of_one_group's_filters-3-bf16-plain",
+        "update-a_load_of_one_group's_filters-3-bf16-plain", "mixed-one_core's_number-1-bf16-plain",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("request_", ASKED, ids=lambda request: request.id)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
