@@ -250,9 +250,9 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) ->
         if taps not in known:
             known[taps] = transposes.transposed_tiles(geometry, planes, config, gang, taps)
         passes.append(replace(one, tiles=known[taps], half=div_ceil(len(known[taps]), PARTS)))
-    shapes = transposes.buffer_shapes(plan.source, config, passes)
+    sizes = transposes.piece_sizes(plan.source, config, passes)
     banks = min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds)
-    found = transposes.Transposes(gang, transposes.RAWS, banks, *shapes)
+    found = transposes.Transposes(gang, transposes.RAWS, banks, sizes)
     return replace(plan, passes=tuple(passes), transposes=found)
 
 

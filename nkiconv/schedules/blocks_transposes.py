@@ -9,14 +9,13 @@ planes, rows and columns of blocks, with whole windows: zeros are inserted befor
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from .blocks import BlocksSettings, Pass, Region, Run, Tile
-from .cuts import places_inside, window_of
+from .cuts import most_of, places_inside, window_of
 from .geometry import Axis, Geometry, valid_range
 from .tiles import BANK_BYTES, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of, whole_words
 
@@ -25,39 +24,26 @@ RUN_BYTES = 384
 #: The most loaded pieces of x, and of gy, at once, and the fewest with a gang at several places; buffers of rows with
 #: zeros around them.
 RAWS, RAWS_LEAST, SLABS = 8, 3, 4
-
-
 #: Matmul columns that transposes of x and gy run ahead; chosen by modelled times.
 AHEAD = 2048
 
 
 @dataclass(frozen=True)
 class Span:
-    """Windows of `count` blocks along an axis, from element `first` on, `step` elements apart, of `extent` elements
-    each; taps see every `spacing`-th. Elements 0 .. size-1 exist."""
+    """Windows of `count` blocks along an axis, `step` elements apart, of `extent` elements each; taps see every
+    `spacing`-th. Elements 0 .. size-1 exist. frame: (first, end) of the elements in SBUF, from the first window's first
+    element on."""
 
-    first: int
     step: int
     count: int
     extent: int
     size: int
-    spacing: int = 1
+    spacing: int
+    frame: Part
 
-    @functools.cached_property
-    def inside(self) -> Part:
-        """(first, end) of the existing elements of all windows."""
-        low = min(max(0, self.first), self.size)
-        return low, max(low, min(self.size, self.first + self.width))
-
-    @functools.cached_property
-    def loaded(self) -> Part:
-        """(first, end) of the loaded columns: whole rows, which are runs, if windows have more than half of them."""
-        low, end = self.inside
-        return (0, self.size) if 2 * (end - low) > self.size else (low, end)
-
-    def blocks_inside(self, element: int) -> Part:
-        """(first, end) of the blocks whose windows' element number `element` exists."""
-        return places_inside(self.first + element, self.step, self.count, self.size)
+    def framed(self, element: int) -> Part:
+        """(first, end) of the blocks whose windows' element number `element` is in the frame."""
+        return places_inside(element - self.frame[0], self.step, self.count, self.frame[1] - self.frame[0])
 
     @property
     def width(self) -> int:
@@ -65,18 +51,35 @@ class Span:
         return (self.count - 1) * self.step + self.extent
 
     @property
-    def is_inside(self) -> bool:
-        """Whether all elements of all windows exist."""
-        return 0 <= self.first <= self.size - self.width
+    def holds_all(self) -> bool:
+        """Whether the frame has all elements of all windows."""
+        return self.frame[0] <= 0 and self.frame[1] >= self.width
+
+
+def inside(frame: Part, first: int, size: int) -> Part:
+    """(first, end) of the elements of a frame that exist, if it is counted from element `first` of `size`."""
+    low = min(max(frame[0], -first), frame[1])
+    return low, max(low, min(frame[1], size - first))
+
+
+@dataclass(frozen=True)
+class Load:
+    """`size` (rows, columns) of the windows of a member, or of some of its blocks (first, count), that exist: from
+    (plane, row, column) `place` on, at (row, column) `into` of a piece."""
+
+    member: int
+    blocks: Part
+    place: tuple[int, int, int]
+    into: Part
+    size: Part
 
 
 @dataclass(frozen=True)
 class Side:
     """gy (t is -1), or x at a plane of taps, of members (first, count) of a tile's gang and channels (first, count).
 
-    corners: (plane, row, column) of the first loaded element of each member that exists; count, apart: planes of a
-    member and their distance. rows, columns: the Spans of all members; if members are at different places of an axis,
-    the Span of their windows, with zeros outside of the tensor's sizes (rows, columns)."""
+    corners: (plane, row, column) of the first element of each member's windows, if its plane exists; count, apart:
+    planes of a member and their distance; rows, columns: the Spans of all members."""
 
     t: int
     strides: tuple[int, ...]
@@ -87,7 +90,6 @@ class Side:
     apart: int
     rows: Span
     columns: Span
-    sizes: tuple[int, int]
 
     @property
     def is_apart(self) -> bool:
@@ -96,32 +98,47 @@ class Side:
 
     def pieces(self, itemsize: int) -> list[Part]:
         """(first, count) of the rows of windows of each load; a single piece, as of members at different places, is all
-        loaded rows of planes."""
-        (low, end), height = self.columns.loaded, self.rows.extent
+        rows of planes."""
+        (low, end), height = self.columns.frame, self.rows.extent
         rows = div_ceil(RUN_BYTES, max(1, (end - low) * itemsize))
         return cut_into(height, 1 if self.is_apart else max(1, (2 * height + rows) // (2 * rows)))
 
-    def loaded_of(self, corner: tuple[int, int, int]) -> tuple[Part, Part]:
-        """(first, end) of rows, and of columns, of the single piece that exist for the member with this corner; first
-        equals end if none do."""
-        (top, bottom), (left, right), found = self.rows.inside, self.columns.loaded, []
-        for first, extent, size in zip(corner[1:], (bottom - top, right - left), self.sizes, strict=True):
-            low = min(extent, max(0, -first))
-            found.append((low, max(low, min(extent, size - first))))
-        return found[0], found[1]
-
-    def raw_shape(self, itemsize: int) -> tuple[int, ...]:
-        """The shape [128, planes, blocks, rows, columns] of a piece in SBUF."""
-        pieces, columns, rows = self.pieces(itemsize), self.columns.loaded, self.rows.inside
-        width = max(1, columns[1] - columns[0])
-        if len(pieces) > 1:
-            return P_MAX, self.count, self.rows.count, pieces[-1][1], width
-        return P_MAX, self.count, 1, max(1, rows[1] - rows[0]), width
+    def piece_shape(self, count: int) -> tuple[int, int, int, int]:
+        """The shape [planes, blocks, rows, columns] of a piece of `count` rows of windows."""
+        (top, bottom), (left, right) = self.rows.frame, self.columns.frame
+        blocks, rows = (1, bottom - top) if count == self.rows.extent else (self.rows.count, count)
+        return self.count, blocks, max(1, rows), max(1, right - left)
 
     @property
-    def slab_shape(self) -> tuple[int, ...]:
-        """The shape [128, planes, blocks, columns] of a row of windows with zeros around it."""
-        return P_MAX, self.count, self.rows.count, self.columns.width
+    def slab_shape(self) -> tuple[int, int, int]:
+        """The shape [planes, blocks, columns] of a row of windows with zeros around it."""
+        return self.count, self.rows.count, self.columns.width
+
+    def loads(self, rows: Part) -> list[Load]:
+        """The Loads of a piece of rows (first, count) of windows; of members at different places empty ones too."""
+        found, base = list[Load](), self.rows.frame[0] if rows[1] == self.rows.extent else rows[0]
+        for member, (plane, h, w) in enumerate(self.corners):
+            left, right = inside(self.columns.frame, w, self.columns.size)
+            for blocks, top, bottom in self._rows_of(h, rows):
+                if (top < bottom and left < right) or self.is_apart:
+                    place = plane, h + blocks[0] * self.rows.step + top, w + left
+                    into = top - base, left - self.columns.frame[0]
+                    found.append(Load(member, blocks, place, into, (bottom - top, right - left)))
+        return found
+
+    def _rows_of(self, h: int, rows: Part) -> list[tuple[Part, int, int]]:
+        """((first, count) of blocks, first row, end) of the rows of a piece that exist for blocks together."""
+        (first, count), span = rows, self.rows
+        if count == span.extent:
+            return [((0, 1), *inside(span.frame, h, span.size))]
+        top, bottom = (places_inside(h + row, span.step, span.count, span.size) for row in (first, sum(rows) - 1))
+        low, end = max(top[0], bottom[0]), min(top[1], bottom[1])
+        found = [((low, end - low), first, first + count)] if low < end else []
+        for block in range(span.count):
+            if block < low or block >= end:
+                start = h + block * span.step
+                found.append(((block, 1), max(first, -start), min(first + count, span.size - start)))
+        return found
 
 
 #: (planes, parts of the rows, of the columns) of blocks of a member.
@@ -131,14 +148,13 @@ Grid = tuple[int, list[Part], list[Part]]
 @dataclass(frozen=True)
 class Transposes:
     """Buffers of transposes on the Tensor Engine: the most members of a gang; loaded pieces of x, and of gy; banks of
-    PSUM; shapes of pieces (of x, of gy) and of rows with zeros; zeros in a row beside members at different places."""
+    PSUM; elements a partition of a piece of x, of gy, of a row with zeros, and of zeros beside members at different
+    places."""
 
     gang: int
     raws: int
     banks: int
-    raw_shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    slab_shape: tuple[int, ...]
-    zeros: int
+    sizes: tuple[int, ...]
 
 
 def grid_of(geometry: Geometry, rows: int, columns: int) -> Grid:
@@ -211,50 +227,41 @@ def are_apart(passes: Sequence[Pass]) -> bool:
 
 def _run_of(axis: Axis, extent: int, blocks: Part, taps: Part) -> Run:
     """One Run for all blocks (first, count) of a tile: the part inside x of any of their windows."""
-    span = _span_of(axis, (blocks[0] * extent, extent, blocks[1]), taps)
-    low = min(span.extent, max(0, -(span.first + (span.count - 1) * span.step)))
-    high = max(low, min(span.extent, span.size - span.first))
-    return Run(first=0, count=1, apart=extent, extent=extent, low=low, high=high)
+    first, step, window = _windows_of(axis, (blocks[0] * extent, extent), taps)
+    low = min(window, max(0, -(first + (blocks[1] - 1) * step)))
+    return Run(0, 1, extent, extent, low, max(low, min(window, axis.size - first)))
+
+
+def _windows_of(axis: Axis, block: Part, taps: Part) -> tuple[int, int, int]:
+    """(first element, elements to the next, elements) of the window of a block (first output, outputs) at taps."""
+    first = block[0] * axis.stride + taps[0] * axis.dilation - axis.before
+    return first, block[1] * axis.stride, window_of(axis, block[1], taps[1])
 
 
 def side_of(
     geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int, chunk: tuple[Part, Part]
 ) -> Side:
     """The Side of a chunk (members, channels) of a tile of a pass. geometry: of x and gy in memory."""
-    own, planes = some_of(tile, chunk[0]), geometry.planes
-    seen = [(1, member.z) if t < 0 else valid_range(planes, t, member.z, 1)[2:4] for member in own]
-    corners = []
-    for region, (count, plane) in zip(own, seen, strict=True):
-        p, q = (region.p, config.rows, region.counts[1]), (region.q, config.columns, region.counts[2])
-        if t < 0:
-            rows, columns = Span(*p, config.rows, geometry.rows.out), Span(*q, config.columns, geometry.columns.out)
-        else:
-            rows, columns = _span_of(geometry.rows, p, one.r), _span_of(geometry.columns, q, one.s)
-        if count > 0:
-            corners.append((plane, rows, columns))
-    same_rows, same_columns = (len({corner[axis] for corner in corners}) <= 1 for axis in (1, 2))
-    return Side(
-        t=t,
-        strides=geometry.y_strides if t < 0 else geometry.x_strides,
-        members=chunk[0],
-        channels=chunk[1],
-        corners=tuple(
-            (plane, h.inside[0] if same_rows else h.first, w.loaded[0] if same_columns else w.first)
-            for plane, h, w in corners
-        ),
-        count=own[0].counts[0],
-        apart=1 if t < 0 else planes.stride,
-        rows=rows if same_rows else replace(rows, first=0, size=rows.width),
-        columns=columns if same_columns else replace(columns, first=0, size=columns.width),
-        sizes=(rows.size, columns.size),
-    )
-
-
-def _span_of(axis: Axis, blocks: tuple[int, int, int], taps: Part) -> Span:
-    """The Span of x of blocks (first output, outputs, count) at taps (first, count)."""
-    first, step = blocks[0] * axis.stride + taps[0] * axis.dilation - axis.before, blocks[1] * axis.stride
-    spacing = axis.dilation if blocks[1] == 1 else math.gcd(axis.stride, axis.dilation)
-    return Span(first, step, blocks[2], window_of(axis, blocks[1], taps[1]), axis.size, spacing)
+    own, spans, places = some_of(tile, chunk[0]), [], []
+    by_axis = (geometry.rows, config.rows, one.r, 1), (geometry.columns, config.columns, one.s, 2)
+    for axis, extent, taps, at in by_axis:
+        firsts, count = [region.p if at == 1 else region.q for region in own], own[0].counts[at]
+        step, window, size, spacing = extent, extent, axis.out, 1
+        if t >= 0:
+            spacing = axis.dilation if extent == 1 else math.gcd(axis.stride, axis.dilation)
+            found, size = [_windows_of(axis, (first, extent), taps) for first in firsts], axis.size
+            firsts, (_, step, window) = [first for first, *_ in found], found[0]
+        frame = 0, (count - 1) * step + window
+        if len(set(firsts)) == 1:
+            frame = inside(frame, firsts[0], size)
+            if at == 2 and 2 * (frame[1] - frame[0]) > size:  # whole rows are runs
+                frame = -firsts[0], size - firsts[0]
+        spans.append(Span(step, count, window, size, spacing, frame))
+        places.append(firsts)
+    seen = [(1, member.z) if t < 0 else valid_range(geometry.planes, t, member.z, 1)[2:4] for member in own]
+    corners = tuple((plane, *place) for (count, plane), *place in zip(seen, *places, strict=True) if count > 0)
+    strides, apart = (geometry.y_strides, 1) if t < 0 else (geometry.x_strides, geometry.planes.stride)
+    return Side(t, strides, *chunk, corners, own[0].counts[0], apart, *spans)
 
 
 def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> list[Side]:
@@ -264,34 +271,30 @@ def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, 
     return [side_of(geometry, config, one, tile, t, chunk) for chunk in chunks]
 
 
-def buffer_shapes(
-    geometry: Geometry, config: BlocksSettings, passes: Sequence[Pass]
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...], int]:
-    """Shapes that hold each piece (of x, of gy), and each row of windows, of all tiles of passes; and the zeros in rows
-    of members at different places."""
-    raws: list[tuple[int, ...]] = [(1, 1, 1, 1, 1), (1, 1, 1, 1, 1)]
-    slab: tuple[int, ...] = (1, 1, 1, 1)
-    zeros, planes = 0, geometry.planes
+def piece_sizes(geometry: Geometry, config: BlocksSettings, passes: Sequence[Pass]) -> tuple[int, ...]:
+    """Elements a partition that hold each piece, of x and of gy, each row of windows, and zeros of each row, of all
+    tiles of passes."""
+    found, planes = [1, 1, 1, 0], geometry.planes
     exists = {(t, z): valid_range(planes, t, z, 1)[2] > 0 for t in range(planes.taps) for z in range(planes.out)}
     for one in passes:
-        # tiles that differ in their planes alone have the same shapes
+        # tiles that differ in their planes alone have pieces of the same sizes
         kinds = {
             (t < 0, *((own.p, own.q, own.counts, exists.get((t, own.z), True)) for own in tile)): (tile, t)
             for tile, t in product(one.tiles, (-1, *one.planes))
         }
         for tile, t in kinds.values():
             for side in sides_of(geometry, config, one, tile, t):
-                which = int(t < 0)
-                shape = side.raw_shape(geometry.itemsize)
-                raws[which], slab = tuple(map(max, raws[which], shape)), tuple(map(max, slab, side.slab_shape))
-                zeros = max(zeros, shape[-1]) if side.is_apart else zeros
-    return (raws[0], raws[1]), slab, zeros
+                piece = side.piece_shape(most_of(side.pieces(geometry.itemsize)))
+                zeros = piece[3] if side.is_apart else 0
+                for at, size in ((int(t < 0), size_of(piece)), (2, size_of(side.slab_shape)), (3, zeros)):
+                    found[at] = max(found[at], size)
+    return tuple(found)
 
 
 def transpose_bytes(geometry: Geometry, found: Transposes, raws: int) -> int:
     """Bytes a partition of transposes besides the blocks. raws: pieces of x, and of gy."""
-    pieces = raws * sum(size_of(shape[1:]) for shape in found.raw_shapes)
-    return (pieces + SLABS * size_of(found.slab_shape[1:]) + found.zeros) * geometry.itemsize
+    *pieces, slab, zeros = found.sizes
+    return (raws * sum(pieces) + SLABS * slab + zeros) * geometry.itemsize
 
 
 def bank_shape(side: Side, itemsize: int) -> tuple[int, int, int, int]:
