@@ -23,11 +23,10 @@ from .prices import (
     matmul_ns,
     overlapped_ns,
     planes_seen,
-    prologue_ns,
     transpose_ns,
     transposed_ns,
 )
-from .tiles import P_MAX, PARTS, cut, div_ceil, share
+from .tiles import P_MAX, PARTS, cut, div_ceil, share, some_of
 from .volume_rows import RowSchedule, moves_of, segment_rows
 
 
@@ -69,48 +68,38 @@ class Bound:
     # ---------------------------------------------------------------------------------------- patches
 
     def patches(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine, of DMA and its triggers, of evacuation by Vector and Scalar; engines wait for the
-        first filters and x, the last store for them."""
+        """ns of the Tensor Engine and of evacuation, which wait for the first filters and x, and of DMA."""
         plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
-        S, y_item, rows_out = geometry.columns.taps, self.options.epilogue.y_itemsize, writes_rows(geometry)
-        Q, first = geometry.columns.size, plan.items[0]
-        run = S * first.r[1] * (geometry.K if first.r[1] == filter_rows(geometry) else 1)
-        filters_ns = self.moved_ns(geometry.C * geometry.K * first.r[1] * S * item, run * item)
-        _, count = share(len(plan.items), PARTS, 0)
-        tiles = max(1, count)
+        S, y_item, first = geometry.columns.taps, self.options.epilogue.y_itemsize, plan.items[0]
+        taps, rows, wide = first.r[1] * S, first.n[1] * first.i[1], plan.side * S
+        run = taps * (geometry.K if first.r[1] == filter_rows(geometry) else 1)
+        filters_ns = self.moved_ns(geometry.C * geometry.K * taps * item, run * item)
         widths = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, first)]
         array_ns = self.tensor_ns([(float(plan.side * len(plan.k_tiles)), float(width)) for width in widths], 0)
-        rows, wide = first.n[1] * first.i[1], plan.side * S
-        x_run = geometry.C if is_transposed(geometry) else first.i[1] * Q
-        x_ns = self.moved_ns(geometry.C * rows * Q * item, x_run * item)
-        parts, run = rows * plan.settings.across, wide * y_item * (1 if rows_out else geometry.K)
+        run = geometry.C if is_transposed(geometry) else first.i[1] * geometry.columns.size
+        x_ns = self.moved_ns(geometry.C * rows * geometry.columns.size * item, run * item)
+        parts, run = rows * plan.settings.across, wide * y_item * (1 if writes_rows(geometry) else geometry.K)
         y_ns = self.moved_ns(parts * geometry.K * first.r[1] * wide * y_item, run, parts)
-        read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / 2
-        first_ns, tile_ns = filters_ns + x_ns, max(array_ns, read_ns)
-        array_ns, read_ns = (first_ns + tiles * ns + y_ns for ns in (array_ns, read_ns))
-        triggers_ns = tiles * len(plan.k_tiles) * target.hwdge_issue_ns if is_transposed(geometry) else 0.0
-        return array_ns, filters_ns + tiles * (x_ns + y_ns) + tile_ns, triggers_ns + tile_ns + y_ns, read_ns
+        read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / PARTS
+        tiles, first_ns = max(1, share(len(plan.items), PARTS, 0)[1]), filters_ns + x_ns + y_ns
+        return first_ns + tiles * array_ns, first_ns + tiles * read_ns, filters_ns + tiles * (x_ns + y_ns) + array_ns
 
     # ---------------------------------------------------------------------------------------- y as NHWC
 
     def pixels(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for the first block's x, of DMA, of evacuation by Vector and Scalar."""
         plan, out_tile, most = self.plan, self.plan.items[0].out_tile, (0.0, 0.0, 0.0)
-        block, rows = blocks_of(plan.sizes, out_tile)[0], plan.source.rows
-        first = block.zn * window_of(rows, min(out_tile.pn, block.pn * block.apart)) / window_of(rows, out_tile.pn)
-        start_ns = self.window_ns(out_tile) * first / (out_tile.zn * len(plan.k_tiles))
-        known: dict[Any, tuple[float, float, float]] = {}
+        start_ns = self.window_ns(out_tile) / len(blocks_of(plan.sizes, out_tile)) / len(plan.k_tiles)
+        start_ns += self.filters_ns(plan.batches[0][1])
         for half in range(PARTS):
-            at, count = share(len(plan.items), PARTS, half)
-            array_ns = start_ns + self.filters_ns(plan.batches[plan.items[at].batch][1])
-            moved_ns, read_ns, batch = 0.0, 0.0, -1
-            for item in plan.items[at : at + count]:
-                tile, kn = item.out_tile, plan.batches[item.batch][1]
-                key = item.batch != batch, kn, tile.zn, tile.pn, tile.qn
-                own = known.get(key) or known.setdefault(key, self.out_tile_ns(*key[:2], tile))
-                array_ns, moved_ns, read_ns = array_ns + own[0], moved_ns + own[1], read_ns + own[2]
-                batch = item.batch
-            most = max(most, (array_ns, moved_ns, read_ns), key=max)
+            kinds, tiles, batch = Counter[Any](), dict[Any, Any](), -1
+            for item in some_of(plan.items, share(len(plan.items), PARTS, half)):
+                tile = item.out_tile
+                kind = item.batch != batch, plan.batches[item.batch][1], tile.zn, tile.pn, tile.qn
+                kinds[kind], tiles[kind], batch = kinds[kind] + 1, tile, item.batch
+            every = [(self.out_tile_ns(kind[0], kind[1], tiles[kind]), times) for kind, times in kinds.items()]
+            array_ns, moved_ns, read_ns = (sum(times * one[engine] for one, times in every) for engine in range(3))
+            most = max(most, (start_ns + array_ns, moved_ns, read_ns), key=max)
         return most
 
     def out_tile_ns(self, fresh: bool, kn: int, out_tile: Any) -> tuple[float, float, float]:
@@ -122,19 +111,13 @@ class Bound:
         for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
             # taps that see only zeros between elements of x are left out
             taps /= axis.lhs_dilation if apart % num_phases(axis) == 0 else 1
-        matmuls, transposes = [(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts], 0
-        read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / 2
+        read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / PARTS
         run_bytes = kn * item * (plan.sizes.side if kn == geometry.K else 1)
-        moved_ns = self.window_ns(out_tile)
-        moved_ns += self.moved_ns(out_tile.zn * out_tile.pn * out_tile.qn * source.fold * kn * item, run_bytes)
-        if fresh:
-            transposes = num_transposes(kn, plan) if plan.way == "array" else 0
-            moved_ns += self.filters_ns(kn)
-        dn, hn, wn = window_shape(source, out_tile)
-        k_tiles, images = len(plan.k_tiles), dn / geometry.image_planes
-        elements = k_tiles * source.slots * dn * hn * wn
-        taken_ns = prologue_ns(target, self.options.prologue, elements, k_tiles * source.slots, images)
-        return self.tensor_ns(matmuls, transposes), moved_ns, max(read_ns, taken_ns, (read_ns + taken_ns) / 2)
+        num_bytes = out_tile.zn * out_tile.pn * out_tile.qn * source.fold * kn * item
+        moved_ns = self.window_ns(out_tile) + self.moved_ns(num_bytes, run_bytes)
+        transposes = num_transposes(kn, plan) if fresh and plan.way == "array" else 0
+        matmuls = [(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts]
+        return self.tensor_ns(matmuls, transposes), moved_ns + (self.filters_ns(kn) if fresh else 0.0), read_ns
 
     def filters_ns(self, kn: int) -> float:
         """ns of DMA, or of HBM, for the filters of `kn` output channels."""
@@ -193,40 +176,37 @@ class Bound:
         DMA or the triggers of matrices; each core has half of the channels."""
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
-        item, channels, epilogue = geometry.hbm_itemsize, settings.channels, self.options.epilogue
+        item, channels, y_item = geometry.hbm_itemsize, settings.channels, self.options.epilogue.y_itemsize
         out_tiles = div_ceil(div_ceil(P, plan.out_rows), settings.below)
         together = min(len(plan.windows), settings.beside) if plan.by_pixels else len(plan.windows)
-        # items of a K tile, their steps, K tiles of a core
-        items, tiles = out_tiles * div_ceil(N, settings.images), C / PARTS / channels
-        steps = items * div_ceil(len(plan.windows), together)
-        matmuls, columns, sums = plan.depth, plan.bank[0] * plan.bank[1], plan.out_rows * settings.columns
-        if not plan.by_pixels:
-            products = [one.columns[1] for span in plan.spans for one in span.products]
-            matmuls, columns, sums = len(products), plan.out_rows * sum(products) / len(products), plan.out_rows * Q
-        own_ns = tiles * channels * steps * sums * target.vector_ns
-        added = int(epilogue.bias) + int(epilogue.residual != "")
-        vector_ns, both_ns, transposes = added * own_ns, own_ns if added == 0 else 0.0, 0.0
+        # K tiles of a core, steps of each
+        tiles = C / PARTS / channels
+        steps = out_tiles * div_ceil(N, settings.images) * div_ceil(len(plan.windows), together)
         # rows that two output tiles see are loaded for both
         seen = geometry.rows.size + (out_tiles - 1) * (plan.rows + (plan.depth - 2) * plan.apart)
-        x_bytes, parts = N * seen * W * C * item / PARTS, plan.size
+        x_bytes, parts, transposes = N * seen * W * C * item / PARTS, plan.size, 0.0
         if plan.by_pixels:
+            matmuls, columns, sums = plan.depth, plan.bank[0] * plan.bank[1], plan.out_rows * settings.columns
+            # columns that two windows see are loaded for both
             between = max(0, plan.width - settings.columns * geometry.columns.stride // geometry.columns.lhs_dilation)
             x_bytes *= 1 + between * (len(plan.windows) - 1) / W
             x_run, y_run = channels * item, channels * (settings.columns if channels == C else 1)
         else:
+            products = [one.columns[1] for span in plan.spans for one in span.products]
+            matmuls, columns, sums = len(products), plan.out_rows * sum(products) / len(products), plan.out_rows * Q
             images = min(settings.images, P_MAX // channels)
             parts, groups = images * channels, div_ceil(settings.images, images)
             transposes = tiles * steps * together * (settings.below + plan.depth - 1) * groups
             x_run, y_run = seen * W / out_tiles * item, min(P, plan.out_rows) * Q
         array_ns = self.tensor_ns([(tiles * channels * steps * matmuls, columns)], transposes, parts)
-        moved_ns, y_item = self.moved_ns(x_bytes, x_run, parts), epilogue.y_itemsize
-        y_bytes = N * P * Q * C * y_item / PARTS * (2 if self.options.residual else 1)
-        moved_ns += self.moved_ns(y_bytes, y_run * y_item, settings.below * settings.images * settings.beside)
+        y_parts = settings.below * settings.images * settings.beside
+        moved_ns = self.moved_ns(x_bytes, x_run, parts)
+        moved_ns += self.moved_ns(N * P * Q * C * y_item / PARTS, y_run * y_item, y_parts)
         # the matrices of a round: a DMA for each place of a block, after the last matmuls that read their buffer
         rounds = max(1.0, tiles) / settings.together
         triggers_ns = plan.size * (target.static_issue_ns + target.hop_dma_ns)
         run_bytes = plan.matrix_size * geometry.itemsize
         matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
         array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))
-        read_ns = max(vector_ns, (vector_ns + both_ns) / 2)
+        read_ns = tiles * channels * steps * sums * target.vector_ns / PARTS
         return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns)

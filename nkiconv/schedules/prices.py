@@ -1,4 +1,4 @@
-"""Times that several bounds share: of matmuls, evacuations, DMA, prologues, a kernel's start and end."""
+"""Times that several bounds share: of matmuls, evacuations, DMA, a kernel's start and end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from ..simulator.timing.target import Target
 from .depthwise import RowGeometry
 from .geometry import Axis, Geometry, valid_range
-from .options import Options, Prologue, either_reads
+from .options import Options, either_reads
 from .tiles import P_MAX
 
 #: Shares of the other engines' time that the busiest does not hide, as in golden plans; the second one if Vector adds
@@ -115,18 +115,6 @@ def total_ns(
     share = busy.streamed / longest_ns if longest_ns > 0 else 1.0  # 0 ns: all outputs read padding alone
     array_ns = array_end_ns(target, begin_ns, busy.tensor, share) - begin_ns
     return begin_ns + overlapped_ns(array_ns, *others, exposed=exposed) + end_ns
-
-
-def prologue_ns(target: Target, prologue: Prologue, elements: float, loads: float, images: float = 1.0) -> float:
-    """ns of Scalar for so many elements of x a partition in so many loads, each with so many images."""
-    if not prologue.asked:
-        return 0.0
-    operands = (prologue.scale != "") + (prologue.shift != "")
-    fixed_ns = target.scalar_fixed_ns
-    if operands > 0:
-        fixed_ns = target.scalar_fixed_operand_ns + (operands - 1) * target.scalar_operand_done_ns
-    instructions = loads * prologue.upsample**2 * (images if prologue.by_image else 1.0)
-    return float(elements * target.scalar_ns + instructions * fixed_ns)
 
 
 def read_ns(target: Target, options: Options, banks: float, elements: float) -> float:
