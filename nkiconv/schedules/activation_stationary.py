@@ -105,19 +105,22 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
     return reason
 
 
-def together_unsupported(geometry: Geometry, options: Options, side: int, fold: int) -> str:
-    """Why a partition cannot hold `side` neighbours, or the columns `fold` rows of y; "" if they can."""
+def together_unsupported(geometry: Geometry, options: Options, settings: PixelSettings) -> str:
+    """Why a partition cannot hold `side` neighbours, the columns `fold` rows of y, or the rows `shifts` copies of x; ""
+    if they can."""
+    side, fold, shifts = settings.side, settings.fold, settings.shifts
+    given = f"config fold={fold} shifts={shifts}"
     if geometry.columns.out % side > 0:
         return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
-    if fold > 1 and options.strict_nonfinite:
-        return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
-    if fold > 1 and options.prologue.asked and geometry.C % QUADRANT > 0:
-        return f"config fold={fold}, C={geometry.C}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 1"
-    if not can_fold(geometry, fold, options.prologue):
+    if fold * shifts > 1 and options.strict_nonfinite:
+        return f"strict_nonfinite=True, {given}: x outside a window is multiplied by zero; use 1"
+    if fold * shifts > 1 and options.prologue.asked and geometry.C % QUADRANT > 0:
+        return f"{given}, C={geometry.C}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 1"
+    if not can_fold(geometry, fold, shifts, options.prologue):
         return (
-            f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
-            f"stride * C <= {P_MAX}, fold * K <= {BANK_COLUMNS}, no crop at the top, one plane of "
-            f"taps, no lhs_dilation of rows and no cast of NHWC; use 1"
+            f"{given}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}, S={geometry.columns.taps}: fold must "
+            f"divide P, with fold * stride * shifts * C <= {P_MAX}, fold * K <= {BANK_COLUMNS}, shifts <= S, no crop "
+            f"at the top, one plane of taps, no lhs_dilation of rows, or of shifted columns, and no cast of NHWC; use 1"
         )
     return ""
 

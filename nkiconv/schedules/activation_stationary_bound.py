@@ -16,7 +16,7 @@ from .geometry import Geometry, filter_rows, num_phases, writes_rows
 from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
-from .pixel_tiles import PixelSchedule, blocks_of, window_shape
+from .pixel_tiles import PixelSchedule, blocks_of, load_parts, window_shape
 from .prices import (
     first_load_ns,
     last_store_ns,
@@ -125,14 +125,17 @@ class Bound:
         return float(num_bytes * self.target.hbm_byte_ns)
 
     def window_ns(self, out_tile: Any) -> float:
-        """ns of DMA, or of HBM, for the window of an output tile."""
+        """ns of DMA, or of HBM, for the window of an output tile; separate DMA engines make its shifted copies."""
         target, geometry, source = self.target, self.geometry, self.plan.source
-        _, hn, wn = window_shape(source, out_tile)
+        dn, hn, wn = window_shape(source, out_tile)
         columns = min(wn, source.columns.size)
         elements = planes_seen(geometry, out_tile.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
-            return transposed_ns(target, num_bytes, len(self.plan.k_tiles))
+            loads = source.slots * len(load_parts(geometry, self.plan, out_tile, False))
+            copied = min(target.rows_an_engine, source.slots * geometry.C) * dn * hn * wn * geometry.itemsize
+            copied_ns = copied * target.byte_ns if source.shifts > 1 else 0.0
+            return transposed_ns(target, num_bytes, loads * len(self.plan.k_tiles)) + copied_ns
         run = columns if geometry.x_strides[3] == 1 else 1
         return self.moved_ns(num_bytes, run * geometry.hbm_itemsize, geometry.C)
 

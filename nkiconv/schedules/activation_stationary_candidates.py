@@ -71,7 +71,7 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
             return None, reason
         made = make_patches(geometry, options, settings)
     else:
-        if reason := together_unsupported(geometry, options, settings.side, settings.fold):
+        if reason := together_unsupported(geometry, options, settings):
             return None, reason
         made, norm = make_pixels(geometry, settings), options.epilogue.norm
         if made is not None and norm is not None and len(made.batches) > 1:
@@ -87,7 +87,7 @@ def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
     """All settings of a config; open ones take the least memory."""
     kind = settings_of(geometry, options)
     if kind is PixelSettings:
-        return read_pixels(config, "images", 1, 1)
+        return read_pixels(config, "images", 1, 1, 1)
     if kind is PatchSettings:
         return PatchSettings.read(config, across=parts_of_rows(geometry)[-1])
     if kind is not DepthwiseSettings:
@@ -137,15 +137,25 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
         tried = values_of(given, "across", parts_of_rows(geometry))
         yield from least((PatchSettings.read(config, across=n) for n in tried), whole)
     else:
-        yield from least(pixels_tried(geometry, given), whole)
+        yield from least(pixels_tried(geometry, options, given), whole)
 
 
-def pixels_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[PixelSettings]:
-    """Settings of y as NHWC with each side, shard and fold."""
-    sides, folds = values_of(given, "side", sides_of(geometry)), values_of(given, "fold", FOLDS)
+def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:
+    """Settings of y as NHWC with each side, shard and fold, and the most shifts that its rows have room for."""
+    sides, folds, S = (
+        values_of(given, "side", sides_of(geometry)),
+        values_of(given, "fold", FOLDS),
+        geometry.columns.taps,
+    )
     for side, shard, fold in itertools.product(sides, values_of(given, "shard", SHARDS), folds):
-        if fold == 1 or shard == "images":
-            yield read_pixels(tuple(given.items()), shard, side, fold)
+        slots = fold * geometry.rows.stride if fold > 1 else 1
+        most = max(1, min(S, P_MAX // (slots * geometry.C)))
+        for shifts in values_of(given, "shifts", [div_ceil(S, div_ceil(S, most))]):
+            tried = read_pixels(tuple(given.items()), shard, side, fold, shifts)
+            if together_unsupported(geometry, options, tried) and "shifts" not in given:
+                tried = replace(tried, shifts=1)
+            if fold == 1 or shard == "images":
+                yield tried
 
 
 def sides_of(geometry: Geometry) -> list[int]:

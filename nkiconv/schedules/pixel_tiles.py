@@ -9,7 +9,7 @@ elements. Its tile t is pixel t of each of its at most 128 partitions: a window 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, hull, most_of, window_of
@@ -35,7 +35,7 @@ class PixelSettings(Settings):
     """Settings of y as NHWC."""
 
     algorithm = "activation_stationary"
-    tried = ("shard", "side", "fold", "warmup")
+    tried = ("shard", "side", "fold", "shifts", "warmup")
     keeps = f"padded windows in steps of at most {STEP_MAX} elements, and filters of all input channels,"
 
     shard: str = choice(
@@ -50,13 +50,19 @@ class PixelSettings(Settings):
         P_MAX,
         near=(1, 2, 3, 4, 6, 8),
     )
+    shifts: int = count(
+        "copies of x on the rows of the Tensor Engine, each shifted by one more column of taps",
+        1,
+        P_MAX,
+        near=(1, 2, 3, 4),
+    )
     warmup: int = warm_up(28, near=WARM_UPS)
 
 
-def read_pixels(config: Config, shard: str, side: int, fold: int) -> PixelSettings:
+def read_pixels(config: Config, shard: str, side: int, fold: int, shifts: int) -> PixelSettings:
     """All settings of a config; open ones are as given here, unless a config's shard and fold contradict them."""
     fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else fold)
-    return PixelSettings.read(config, shard="images" if fold > 1 else shard, side=side, fold=fold)
+    return PixelSettings.read(config, shard="images" if fold > 1 else shard, side=side, fold=fold, shifts=shifts)
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,10 @@ class Source:
     """Axes of x as the algorithm loads them.
 
     fold: rows of y packed along the columns of the Tensor Engine, with slots = fold * stride rows of x on the
-    partitions: padded row g of x is row g // slots of slot g % slots. slots is 1 if fold is 1. dense: rows and columns
-    of x are stored without zeros between elements, as all pixels of a tile see x at the same taps.
+    partitions: padded row g of x is row g // slots of slot g % slots. slots is 1 if fold is 1. shifts: copies of all
+    slots, each one tap further on the right, so that a product takes so many columns of taps; `columns` has a multiple
+    of them. dense: rows and columns of x are stored without zeros between elements, as all pixels of a tile see x at
+    the same taps.
     """
 
     planes: Axis
@@ -73,12 +81,23 @@ class Source:
     columns: Axis
     fold: int
     slots: int
+    shifts: int
     dense: bool
 
     @property
+    def copies(self) -> int:
+        """Copies of the channels on the partitions: (shift, slot)."""
+        return self.shifts * self.slots
+
+    @property
+    def across(self) -> int:
+        """Products of a row of taps."""
+        return self.columns.taps // self.shifts
+
+    @property
     def taps(self) -> int:
-        """The number of taps."""
-        return self.planes.taps * self.rows.taps * self.columns.taps
+        """Products of an output."""
+        return self.planes.taps * self.rows.taps * self.across
 
 
 @dataclass(frozen=True)
@@ -106,16 +125,16 @@ class Cut:
     images: int
 
 
-def source_of(geometry: Geometry, fold: int, side: int) -> Source:
+def source_of(geometry: Geometry, fold: int, shifts: int, side: int) -> Source:
     """The Source of a problem; `before` and `size` of folded rows count rows of x, of all slots together."""
     rows, slots = geometry.rows, 1
     if fold > 1:
         slots = fold * rows.stride
         reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
         rows = Axis(size=rows.size, taps=reach // slots + 1, out=rows.out // fold, before=rows.before)
-    columns = geometry.columns
+    columns = replace(geometry.columns, taps=div_ceil(geometry.columns.taps, shifts) * shifts)
     dense = rows.lhs_dilation * columns.lhs_dilation > 1 and side % num_phases(columns) == 0
-    return Source(planes=geometry.planes, rows=rows, columns=columns, fold=fold, slots=slots, dense=dense)
+    return Source(geometry.planes, rows, columns, fold, slots, shifts, dense)
 
 
 def casts_x(geometry: Geometry) -> bool:
@@ -123,14 +142,18 @@ def casts_x(geometry: Geometry) -> bool:
     return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
 
 
-def can_fold(geometry: Geometry, fold: int, prologue: Prologue = NO_PROLOGUE) -> bool:
-    """Whether `fold` output rows fit the columns of the Tensor Engine. (Engines cannot cast across partitions, and
-    address slots only from multiples of 32 on.)"""
-    rows = geometry.rows
-    fits = fold * rows.stride * geometry.C <= P_MAX and fold * geometry.K <= BANK_COLUMNS
+def can_fold(geometry: Geometry, fold: int, shifts: int, prologue: Prologue = NO_PROLOGUE) -> bool:
+    """Whether `fold` output rows fit the columns of the Tensor Engine, and the copies of x its rows. (Engines cannot
+    cast across partitions, and address slots only from multiples of 32 on.)"""
+    rows, columns = geometry.rows, geometry.columns
+    slots = fold * rows.stride if fold > 1 else 1
+    if fold == shifts == 1:
+        return True
+    fits = shifts * slots * geometry.C <= P_MAX and (fold == 1 or fold * geometry.K <= BANK_COLUMNS)
+    fits = fits and (shifts == 1 or (shifts <= columns.taps and columns.lhs_dilation == 1))
     whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
     addressed = geometry.C % QUADRANT == 0 or not prologue.asked
-    return fold == 1 or (fits and whole and addressed and not casts_x(geometry))
+    return fits and whole and addressed and not casts_x(geometry)
 
 
 def window_shape(source: Source, out_tile: Outputs) -> tuple[int, int, int]:
@@ -288,7 +311,7 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     """The PixelSchedule of settings. None if a window's steps or the filters of one output channel are too large, or if
     rows of y are folded and cores share channels or the filters need several groups."""
     fold, item = config.fold, geometry.itemsize
-    source = source_of(geometry, fold, config.side)
+    source = source_of(geometry, fold, config.shifts, config.side)
     k_tiles = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
     k_bytes = len(k_tiles) * num_taps(geometry) * item
     if not fits_sbuf(k_bytes):
@@ -336,7 +359,7 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     item, y_item, k_tiles, fold = geometry.itemsize, options.epilogue.y_itemsize, len(plan.k_tiles), plan.source.fold
     elements, kn = max(math.prod(window_shape(plan.source, one.out_tile)) for one in plan.items), most_of(plan.batches)
     x_bytes = 2 * elements * (k_tiles * item + (geometry.hbm_itemsize if casts_x(geometry) else 0))
-    filters = (k_tiles * num_taps(geometry) + (plan.source.taps * fold if fold > 1 else 0)) * kn * item
+    filters = (k_tiles * num_taps(geometry) + (plan.source.taps * fold if plan.source.copies > 1 else 0)) * kn * item
     if comes_raw(plan.way):
         filters += raw_bytes(geometry, plan)
     stored = 4 if keeps_sums(options.epilogue) else 2

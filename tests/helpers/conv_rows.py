@@ -109,6 +109,19 @@ _PIXELS = {
     "rows folded, stride and dilation": (_ROWS, {"fold": 3}),
     "rows folded": (_PLAIN_ROWS, {"fold": 2, "side": 11}),
     "six rows folded": (_PLAIN_ROWS, {"fold": 6, "side": 1}),
+    "columns shifted": (_PLAIN_ROWS, {"shifts": 2, "side": 11}),
+    "rows folded, columns shifted": (_PLAIN_ROWS, {"fold": 2, "shifts": 2, "side": 1}),
+    "rows folded, columns shifted, stride and dilation": (_ROWS, {"fold": 3, "shifts": 2}),
+    "stem, columns shifted": (
+        ConvProblem(N=2, C=3, H=16, W=22, K=5, R=7, S=7, stride=(2, 2), padding=((3, 3), (3, 3)), layout="NHWC"),
+        {"fold": 4, "shifts": 4},
+    ),
+    "columns shifted beyond x": (
+        ConvProblem(
+            N=1, C=5, H=11, W=600, K=40, R=2, S=4, rhs_dilation=(2, 3), padding=((1, 0), (11, -2)), layout="NHWC"
+        ),
+        {"shifts": 3, "shard": "channels"},
+    ),
     "rows folded, one tap": (_PIXELS_ONE_TAP, {"fold": 4, "side": 2}),
     "rows folded, no x in some": (_NO_X, {"fold": 4, "side": 1}),
     "gaps": (_gaps((4, 4), (2, 2), ((2, 2), (2, 2)), H=7, W=9, K=7), {"side": 18}),

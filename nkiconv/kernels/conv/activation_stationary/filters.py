@@ -8,6 +8,7 @@ loop transposes a block between any two matmuls. "backwards", of transposed conv
 copied tap by tap.
 """
 
+import itertools
 from typing import Any
 
 from ...._nki import nl
@@ -35,7 +36,7 @@ class Filters:
         self.k0, self.kn, self.ends, self.tiles, self.raws, self.done = k0, kn, [], [], [], 0
         self.loads: list[Any] = []
         plan, self.is_raw = self.plan, comes_raw(core.plan.way)
-        self.folds = not plan.by_rows and plan.source.fold > 1
+        self.folds = not plan.by_rows and plan.source.copies > 1
         for pieces, places in zip(plan.k_tiles, plan.places):
             shape = (parts_of(pieces, len(pieces)), len(places), kn)
             self.tiles.append(nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf))
@@ -149,14 +150,16 @@ class Filters:
         return views[::-1] if falls else views
 
     def fold(self, source):
-        """Replace the filters by filters of `fold` rows of y at once: [(slot, c), taps, (row, k)], zero if a slot's row
-        of x is outside of a row's window."""
+        """Replace the filters by filters of `fold` rows of y at once: [(shift, slot, c), products, (row, k)], zero if a
+        slot's row of x is outside of a row's window."""
         rows, S, K, (tile_sbuf,) = self.geometry.rows, self.geometry.columns.taps, self.kn, self.tiles
-        slots, cn, taps = source.slots, tile_sbuf.shape[0], source.rows.taps
-        folded_sbuf = constant((slots * cn, taps, S, source.fold * K), tile_sbuf.dtype, 0.0)
-        for row in range(source.fold):
-            for r in range(rows.taps):
-                tap, slot = divmod(row * rows.stride + r * rows.dilation, slots)
-                dst = folded_sbuf[slot * cn : (slot + 1) * cn, tap, :, row * K : (row + 1) * K]
-                copy(dst, tile_sbuf[0:cn, r * S : (r + 1) * S, 0:K])
-        self.tiles, self.folds = [folded_sbuf.reshape((slots * cn, taps * S, source.fold * K))], False
+        cn, taps, across, shifts = tile_sbuf.shape[0], source.rows.taps, source.across, source.shifts
+        folded_sbuf = constant((source.copies * cn, taps, across, source.fold * K), tile_sbuf.dtype, 0.0)
+        for row, r, shift in itertools.product(range(source.fold), range(rows.taps), range(shifts)):
+            tap, slot = r, 0
+            if source.fold > 1:
+                tap, slot = divmod(row * rows.stride + r * rows.dilation, source.slots)
+            first, places = (shift * source.slots + slot) * cn, range(r * S + shift, (r + 1) * S, shifts)
+            dst = folded_sbuf[first : first + cn, tap, 0 : len(places), row * K : (row + 1) * K]
+            copy(dst, tile_sbuf[0:cn, places.start : places.stop : shifts, 0:K])
+        self.tiles, self.folds = [folded_sbuf.reshape((source.copies * cn, taps * across, source.fold * K))], False

@@ -21,7 +21,8 @@ from ....schedules.pixel_tiles import (
     sees_x,
     window_shape,
 )
-from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
+from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil, size_of
+from ..._dma import copy
 from ..._prologue import load_x
 from ..._warm import warm_up
 from ..regions import around, clear_window, offset_at, residual_of, store_regions
@@ -43,15 +44,16 @@ class Bank(nl.NKIObject):
     psum: object = None
     taps: object = None
 
-    def of(self, tile_sbuf):
-        """The bank's part of its block's tile [pixels, side, K]; None for None."""
-        t, k = slice(self.t0, self.t0 + self.tn), slice(self.k0, self.k0 + self.kn)
-        return None if tile_sbuf is None else tile_sbuf[:, t, k]
+    def of(self, tile_sbuf, first):
+        """The bank's part of a row of its block's tile [pixels, (row, side), K], which begins at `first`; None for
+        None."""
+        t = slice(first + self.t0, first + self.t0 + self.tn)
+        return None if tile_sbuf is None else tile_sbuf[:, t, self.k0 : min(self.k0 + self.kn, tile_sbuf.shape[2])]
 
 
 class PixelCore(Core):
-    """The loop of a core over output tiles of pixels; leaving: tiles [pixels, side, K] of results, of the residual and
-    of a norm's input, for the block whose banks are being evacuated."""
+    """The loop of a core over output tiles of pixels; leaving: tiles [pixels, (row, side), K] of results, of the
+    residual and of a norm's input, for the block whose banks are being evacuated."""
 
     leaving: Any = None
 
@@ -93,7 +95,7 @@ class PixelCore(Core):
         """A window [c, K tile * planes, rows, columns] with only its zeros written."""
         source, k_tiles = self.plan.source, self.plan.k_tiles
         planes, rows, columns = window_shape(source, out_tile)
-        parts = max(k_tile[0].count for k_tile in k_tiles) * source.slots
+        parts = max(k_tile[0].count for k_tile in k_tiles) * source.copies
         x_sbuf = nl.ndarray((parts, len(k_tiles) * planes, rows, columns), dtype=self.operands.x_dtype, buffer=nl.sbuf)
         _, dn, before, _ = inside(source.planes, out_tile.z0, out_tile.zn)
         by_plane = x_sbuf.reshape((parts, len(k_tiles), planes, rows * columns))
@@ -111,6 +113,7 @@ class PixelCore(Core):
     def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):
         """Load a part of a K tile's window: planes, and `count` rows from `start` on."""
         source, own = self.plan.source, self.plan.k_tiles[k_tile][0]
+        each, (_, _, *extents) = source.slots * own.count, x_sbuf.shape
         dn = window_of(source.planes, out_tile.zn)
         d0, num_planes, before, _ = inside(source.planes, out_tile.z0, out_tile.zn)
         n = max(first_plane, before)
@@ -129,6 +132,13 @@ class PixelCore(Core):
             first = (own.c0, d0 + n - before, row, w0)
             how = {"row_step": source.slots, "ledger": self.ledger, "alone": alone, "row": part}
             load_x(dst, self.operands, self.geometry, first, **how)
+        # copies one tap further on the right; elements beyond the right edge are not read
+        runs, row_size = x_sbuf.reshape((x_sbuf.shape[0], size_of(x_sbuf.shape[1:]))), extents[1]
+        begin, size = (first_plane * extents[0] + start) * row_size, planes * count * row_size
+        for shift in range(1, source.shifts):
+            moved = shift * source.columns.dilation
+            dst = runs[shift * each : (shift + 1) * each, begin : begin + size - moved]
+            copy(dst, runs[0:each, begin + moved : begin + size])
 
     def banks_of(self, item, columns):
         """Banks of an item with `columns` columns of filters, in the order that they are computed."""
@@ -177,9 +187,14 @@ class PixelCore(Core):
 
     def pixels_at(self, out_tile, x_sbuf, bank, tile, k_tile, tap):
         """The stationary of a tile: its pixels at a tap."""
-        source, block, parts = self.plan.source, bank.block, self.plan.k_tiles[k_tile][0].count * self.plan.source.slots
+        source, block, parts = (
+            self.plan.source,
+            bank.block,
+            self.plan.k_tiles[k_tile][0].count * self.plan.source.copies,
+        )
         planes, rows, columns, dense = source.planes, source.rows, source.columns, source.dense
-        t, r, s = tap // (rows.taps * columns.taps), tap // columns.taps % rows.taps, tap % columns.taps
+        row, s = tap // source.across, tap % source.across * source.shifts
+        t, r = row // rows.taps, row % rows.taps
         d = k_tile * window_of(planes, out_tile.zn) + block.z * planes.stride + t * planes.dilation
         h = place_in(rows, out_tile.p0, out_tile.p0 + block.p, r, dense)
         w = place_in(columns, out_tile.q0, out_tile.q0 + bank.t0 + tile, s, dense)
@@ -192,24 +207,26 @@ class PixelCore(Core):
     def evacuate_bank(self, item, bank):
         """Evacuate a bank into its block's results; after the last bank of a block store them."""
         operands, side, regions = self.operands, self.plan.sizes.side, self.regions_of(item, bank.block)
-        columns = self.plan.source.fold * self.plan.batches[item.batch][1]
+        fold, columns = self.plan.source.fold, self.plan.batches[item.batch][1]
         if self.leaving is None:
-            shape = (pixels_of(bank.block), side, columns)
+            shape = (pixels_of(bank.block), fold * side, columns)
             y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
             residual_sbuf, kept_sbuf = residual_of(operands, shape, regions), None
             if operands.kept is not None:
                 kept_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
             self.leaving = y_sbuf, residual_sbuf, kept_sbuf
-        y, residual, kept = map(bank.of, self.leaving)
-        self.evacuate_pixels(y, bank.psum, bank.k0, residual, kept)
-        if bank.t0 + bank.tn == side and bank.k0 + bank.kn == columns:
+        for row in range(fold):
+            y, residual, kept = (bank.of(one, row * side) for one in self.leaving)
+            acc_psum = bank.psum[:, :, row * columns : row * columns + y.shape[2]]
+            self.evacuate_pixels(y, acc_psum, bank.k0 + row * columns, residual, kept)
+        if bank.t0 + bank.tn == side and bank.k0 + bank.kn == fold * columns:
             store_regions(operands.y, self.leaving[0], regions)
             if operands.kept is not None:
                 store_regions(operands.kept, self.leaving[2], regions)
             self.leaving = None
 
     def regions_of(self, item, block):
-        """Regions of a block's tile [pixels, side, (row, K)], one for each folded row of y; with several such rows a
+        """Regions of a block's tile [pixels, (row, side), K], one for each folded row of y; with several such rows a
         group has all output channels."""
         plan, out_tile, (k0, kn) = self.plan, item.out_tile, self.plan.batches[item.batch]
         side, fold = plan.sizes.side, plan.source.fold
@@ -218,4 +235,4 @@ class PixelCore(Core):
         pattern += [[by_q, side], [by_k, kn]]
         z, p = out_tile.z0 + block.z, (out_tile.p0 + block.p) * fold
         places = [(k0, z, p + row, out_tile.q0) for row in range(fold)]
-        return [((0, 0, row * kn), pattern, offset_at(strides, place)) for row, place in enumerate(places)]
+        return [((0, row * side, 0), pattern, offset_at(strides, place)) for row, place in enumerate(places)]
