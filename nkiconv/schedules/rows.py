@@ -127,23 +127,16 @@ def plan_rows(geometry: RowGeometry, shard: str | None, columns: int, alone: boo
 
 def fill_partitions(geometry: RowGeometry, shard: str | None, alone: bool) -> tuple[int, int, str]:
     """(channel tiles, groups, shard) that use most partitions; shard None: as in `read_shard`."""
-    C = geometry.C
-    T = div_ceil(C, PARTITIONS)
-    best = T
-    chosen = read_shard(geometry, T) if shard is None else shard
-    G = stack_height(geometry, chosen, div_ceil(C, T), alone) if C % T == 0 else 1
-    used = G * div_ceil(C, T)
-    for more in range(T + 1, min(C, 8 * T) + 1):
-        if C % more == 0:
-            other = read_shard(geometry, more) if shard is None else shard
-            height = stack_height(geometry, other, C // more, alone)
+    C, least = geometry.C, div_ceil(geometry.C, PARTITIONS)
+    best, used = (least, 1, ""), 0
+    for T in range(least, min(C, 8 * least) + 1):
+        if T == least or C % T == 0:
+            own, P = read_shard(geometry, T) if shard is None else shard, div_ceil(C, T)
+            G = stack_height(geometry, own, P, alone) if C % T == 0 else 1
             # a tenth more partitions; a smaller gain is worth less than the longer runs of fewer groups
-            if 10 * height * (C // more) > 11 * used:
-                best = more
-                chosen = other
-                G = height
-                used = height * (C // more)
-    return best, G, chosen
+            if 10 * G * P > 11 * used:
+                best, used = (T, G, own), G * P
+    return best
 
 
 def fit_columns(geometry: RowGeometry, T: int, G: int, shard: str, longest: int, alone: bool) -> RowPlan:

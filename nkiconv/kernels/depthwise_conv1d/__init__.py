@@ -7,7 +7,7 @@ from .._arguments import check_bias, check_choice, check_given, check_residual, 
 from .._engines import itemsize_of
 from .._epilogue import read_epilogue
 from .copies import copy_back, with_copies
-from .dispatch import convolve
+from .dispatch import algorithm_for, run_algorithm
 from .geometry import read_geometry, with_prologue
 from .state import check_state, final_state
 from .tensors import tensors_of
@@ -93,6 +93,7 @@ def depthwise_conv1d_implicit_gemm(
     geometry, copies, x, y, added = with_copies(geometry, options, img_ref, y_hbm, residual)
     tensors = tensors_of(geometry, x, filter_ref, y, bias, added, initial_state, prologue=prologue)
     final = (final_state(tensors, geometry),) if return_final_state else ()
-    convolve(algorithm, tensors, geometry, options, config)
+    algorithm = algorithm_for(algorithm, geometry, options, config)
+    run_algorithm(algorithm, tensors, geometry, options, config)
     copy_back(y_hbm, y, copies.y)
     return (y_hbm, *final) if final else y_hbm

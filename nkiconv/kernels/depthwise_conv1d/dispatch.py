@@ -7,17 +7,12 @@ from .dot import dot
 from .mixed import convolve_rows
 from .update import update
 
-
-def convolve(algorithm, tensors, geometry, options, config):
-    """Write y; algorithm None: the one of the least bound."""
-    algorithm = algorithm_for(algorithm, geometry, options, config)
-    run_algorithm(algorithm, tensors, geometry, options, config)
+LOOPS = {"banded": banded, "mixed": convolve_rows, "vector": convolve_rows, "dot": dot, "update": update}
 
 
 def algorithm_for(algorithm, geometry, options, config):
     """The algorithm by name, or for None that of the least bound; refused if it does not run the problem."""
-    if algorithm is None:
-        algorithm = default_of(geometry, options)
+    algorithm = default_of(geometry, options) if algorithm is None else algorithm
     reason = unsupported_reason(algorithm, geometry, options, config)
     require(reason == "", reason)
     return algorithm
@@ -25,6 +20,4 @@ def algorithm_for(algorithm, geometry, options, config):
 
 def run_algorithm(algorithm, tensors, geometry, options, config):
     """Write y by an algorithm that runs the problem."""
-    plan = ALGORITHMS[algorithm].plan(geometry, options, config)
-    loops = {"banded": banded, "mixed": convolve_rows, "vector": convolve_rows, "dot": dot, "update": update}
-    loops[algorithm](tensors, geometry, options, plan)
+    LOOPS[algorithm](tensors, geometry, options, ALGORITHMS[algorithm].plan(geometry, options, config))

@@ -46,8 +46,7 @@ from .._masks import keep_equal
 from .._prologue import finish_gates
 from .._warm import warm_up, warm_zeros
 from ..conv.filter_feed import transposed_bank
-from .free_channels import move_block, move_free
-from .tensors import RowTensors
+from .tensors import RowTensors, move_block, move_free
 
 #: Banks of a tile's transposed slots in flight before the first matmul of the previous tile.
 LEAD = 2

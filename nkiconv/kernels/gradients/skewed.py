@@ -36,8 +36,7 @@ from .._masks import constant, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import part_of_core
 from ..conv.sums import along
-from ..depthwise_conv1d.free_channels import move_free
-from ..depthwise_conv1d.tensors import Rows
+from ..depthwise_conv1d.tensors import Rows, move_free
 from .loads import Feed
 
 #: Banks of products in flight before the parts of the oldest are added.
