@@ -195,19 +195,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Step:
-    """Sums of one bank: up to 128 tokens from `first` of a span on. span: its number in `SplitSchedule.spans`."""
+    """Sums of one bank: up to 128 tokens from `first` of a span on."""
 
-    span: int
+    span: Span
     first: int
     count: int
-
-
-@dataclass(frozen=True)
-class SplitSchedule:
-    """The work of one core: spans in order of their first use, steps in order."""
-
-    spans: tuple[Span, ...]
-    steps: tuple[Step, ...]
 
 
 def head_groups(geometry: SplitGeometry) -> Iterator[HeadGroup]:
@@ -243,10 +235,9 @@ def tokens_unsupported(geometry: SplitGeometry) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def build(geometry: SplitGeometry, cores: int, core: int) -> SplitSchedule:
-    """The work of one core. Steps, and so the bits of y, are the same on any number of cores."""
-    groups = list(head_groups(geometry))
-    kinds = []
+def build(geometry: SplitGeometry, cores: int, core: int) -> tuple[Step, ...]:
+    """The work of one core, in order. Steps, and so the bits of y, are the same on any number of cores."""
+    groups, kinds = list(head_groups(geometry)), []
     for normalised in (True, False):
         every = [
             Span(group, row, first, count)
@@ -255,22 +246,15 @@ def build(geometry: SplitGeometry, cores: int, core: int) -> SplitSchedule:
             for first, count in cut_at(row.count, P_MAX)
             if (group.heads > 0) == normalised
         ]
-        kinds.append(_spans_of(geometry, some_of(every, share(len(every), cores, core))))
-    order = sorted(
-        ((place + 1) / len(tiles), kind, place) for kind, tiles in enumerate(kinds) for place in range(len(tiles))
-    )
-    spans: dict[Span, int] = {}
-    steps = []
-    for _, kind, place in order:
-        span, tile = kinds[kind][place]
-        number = spans.setdefault(span, len(spans))
-        steps.append(Step(span=number, first=tile.first - span.first, count=tile.count))
-    return SplitSchedule(spans=tuple(spans), steps=tuple(steps))
+        kinds.append(_steps_of(geometry, some_of(every, share(len(every), cores, core))))
+    places = ((place, kind) for kind, steps in enumerate(kinds) for place in range(len(steps)))
+    order = sorted(((place + 1) / len(kinds[kind]), kind, place) for place, kind in places)
+    return tuple(kinds[kind][place] for _, kind, place in order)
 
 
-def _spans_of(geometry: SplitGeometry, tiles: Sequence[Span]) -> list[tuple[Span, Span]]:
-    """(span, tile) of each of these tiles of 128 tokens: spans load neighbouring tiles together."""
-    found: list[tuple[Span, Span]] = []
+def _steps_of(geometry: SplitGeometry, tiles: Sequence[Span]) -> list[Step]:
+    """The steps of these tiles of 128 tokens: spans load neighbouring tiles together."""
+    found: list[Step] = []
     firsts = list(FIRST_TILES)
     for _, alike in itertools.groupby(tiles, key=lambda tile: (tile.group, tile.row)):
         left = list(alike)
@@ -279,5 +263,5 @@ def _spans_of(geometry: SplitGeometry, tiles: Sequence[Span]) -> list[tuple[Span
             some = left[: min(most, firsts.pop(0) if firsts else most)]
             left = left[len(some) :]
             span = dataclasses.replace(some[0], count=sum(tile.count for tile in some))
-            found += [(span, tile) for tile in some]
+            found += [Step(span, tile.first - span.first, tile.count) for tile in some]
     return found

@@ -59,28 +59,29 @@ GROUPS_AHEAD, HELD_BYTES = 3, 106496
 
 def convolve_heads(operands, geometry, epilogue, eps):
     """Compute operands.parts."""
-    plan = build(geometry, nl.num_programs(), nl.program_id(0))
-    if len(plan.steps) == 0:
+    steps = build(geometry, nl.num_programs(), nl.program_id(0))
+    if not steps:
         return
-    # (x, filters) of spans in SBUF; filters of the last two groups; the last step of each span
+    # spans in order of their first use, and the last step of each; (x, filters) of spans in SBUF; filters of two groups
+    last = {step.span: index for index, step in enumerate(steps)}
+    spans, numbers = list(last), {span: number for number, span in enumerate(last)}
     out, held, filters, loaded = Results(operands.parts, epilogue, eps), {}, {}, 0
-    last = {step.span: index for index, step in enumerate(plan.steps)}
-    for index, step in enumerate(plan.steps):
-        while loaded < min(len(plan.spans), step.span + SPANS_AHEAD + 1):
-            group = plan.spans[loaded].group
-            if group not in filters:
-                found = load_filters(operands, geometry, group, loaded == 0, out.ledger)
-                filters = {**dict(list(filters.items())[-1:]), group: found}
-            held[loaded] = load_span(operands, geometry, plan.spans[loaded]), filters[group]
+    for index, step in enumerate(steps):
+        for span in spans[loaded : numbers[step.span] + SPANS_AHEAD + 1]:
+            if span.group not in filters:
+                found = load_filters(operands, geometry, span.group, loaded == 0, out.ledger)
+                filters = {**dict(list(filters.items())[-1:]), span.group: found}
+            held[span] = load_span(operands, geometry, span), filters[span.group]
             loaded += 1
-        run_step(out, geometry, plan.spans[step.span], step, *held[step.span])
+        run_step(out, geometry, step, *held[step.span])
         if last[step.span] == index:
             del held[step.span]
     out.end()
 
 
-def run_step(out, geometry, span, step, x_sbuf, filters):
+def run_step(out, geometry, step, x_sbuf, filters):
     """Compute y of a step."""
+    span = step.span
 
     def window(rows, tile, s):
         return x_sbuf[0:rows, tile, step.first + s : step.first + s + step.count]
@@ -262,15 +263,15 @@ class HeldGroup:
 def step_heads(operands, geometry, epilogue, eps, tokens):
     """Compute operands.parts and operands.state. geometry: with sequences as its tokens; tokens: (T, x's stride along
     tokens)."""
-    plan, T = build(geometry, nl.num_programs(), nl.program_id(0)), tokens[0]
+    steps, T = build(geometry, nl.num_programs(), nl.program_id(0)), tokens[0]
     out = Results(operands.parts, epilogue, eps)
-    slots, held, count, ahead = {}, [], len(plan.steps), groups_held(geometry, T)
+    slots, held, count, ahead = {}, [], len(steps), groups_held(geometry, T)
     # with slots by index, a load may depend on a store before it: all loads of a batch go first
     batch = 1 if operands.indices == None else ahead
     for index in range(count + 1):
         loaded = index + min(ahead, GROUPS_AHEAD) if operands.indices == None else (index // batch + 1) * batch
-        for step in plan.steps[len(held) : loaded]:
-            held.append(load_group(operands, geometry, plan.spans[step.span], step, tokens, slots))
+        for step in steps[len(held) : loaded]:
+            held.append(load_group(operands, geometry, step, tokens, slots))
             held[-1].filters = load_filters(operands, geometry, held[-1].group, len(held) == 1, out.ledger)
         if index < count:
             places = range(geometry.S - 1 + T)
@@ -292,9 +293,9 @@ def groups_held(geometry, T):
     return max(1, HELD_BYTES // (BANK_COLUMNS * (T + 3 * geometry.S) * geometry.itemsize))
 
 
-def load_group(operands, geometry, span, step, tokens, rows):
+def load_group(operands, geometry, step, tokens, rows):
     """Start the loads of a group's states and tokens; rows: loaded slots by their first sequence."""
-    group, first, count, size, T = span.group, span.first + step.first, step.count, geometry.S - 1, tokens[0]
+    group, first, count, size, T = step.span.group, step.span.first + step.first, step.count, geometry.S - 1, tokens[0]
     if operands.indices != None and first not in rows:
         rows[first] = nl.ndarray((count, 1), dtype=operands.indices.dtype, buffer=nl.sbuf)
         load(rows[first], operands.indices, [[1, count], [1, 1]], first)
