@@ -232,19 +232,14 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target:
     """ns of a core: its units one after the other, each as long as its busiest engine, or HBM."""
     fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
     units, groups = div_ceil(count_tiles(geometry, plan), PARTS) * plan.chunks, min(plan.taps, geometry.C)
-    filters = plan.tap_phases * plan.slots / (geometry.N if plan.keep else 1)
+    filters, products = plan.tap_phases * plan.slots / (geometry.N if plan.keep else 1), groups * blocks * window
     slots = filters + plan.column_phases * plan.tap_phases * x_slots(plan)
-    # Tensor: transposes and products
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
-    columns = max(target.matmul_columns_min, window * plan.channels)
-    matmuls = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
+    matmul_ns = max(target.matmul_columns_min, window * plan.channels) * column_ns + target.matmul_ns
     transposes_ns = slots * transpose_ns(target, geometry)
-    tensor_ns = transposes_ns + matmuls * (columns * column_ns + target.matmul_ns)
-    # Scalar copies slots, Vector masks channels and sums channels and lags, GpSimd masks lags
-    scalar_ns = slots * groups * plan.channels * geometry.itemsize / 4 * target.scalar_ns
-    products = groups * blocks * window
+    tensor_ns = transposes_ns + groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps) * matmul_ns
+    # Vector masks channels and sums channels and lags
     vector_ns = products * (2 * plan.channels + plan.lags) * target.vector_ns
-    gpsimd_ns = products * plan.lags * target.gpsimd_ns
     elements = groups * plan.channels * (inputs_of(geometry) * min(plan.x_length, geometry.W) + plan.w_length)
     moved_ns = elements * geometry.itemsize * target.hbm_byte_ns
-    return float(ENDS_NS + units * max(tensor_ns, scalar_ns, vector_ns, gpsimd_ns, moved_ns) + transposes_ns)
+    return float(ENDS_NS + units * max(tensor_ns, vector_ns, moved_ns) + transposes_ns)
