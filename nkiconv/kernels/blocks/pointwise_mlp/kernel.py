@@ -78,18 +78,14 @@ class InputNorm:
 
     def __init__(self, operands, geometry, ledger):
         self.operands, self.x_dtype, self.geometry, self.ledger = operands.norm, operands.x.dtype, geometry, ledger
-        self.weight, self.bias, self.following = None, None, 0
-        self.ones_sbuf = self.matrix(1.0, self.x_dtype)
-        self.parts_sbuf = self.of_array(self.matrix(geometry.square_part, nl.float32))
-        shape = (nl.tile_size.pmax, len(geometry.square_tiles), geometry.together, BANK_COLUMNS)
+        self.weight, self.bias, self.following, P_MAX = None, None, 0, nl.tile_size.pmax
+        self.ones_sbuf = constant((P_MAX, 1, P_MAX), self.x_dtype, 1.0)
+        self.parts_sbuf = self.of_array(constant((P_MAX, 1, P_MAX), nl.float32, geometry.square_part))
+        shape = (P_MAX, len(geometry.square_tiles), geometry.together, BANK_COLUMNS)
         self.squares = tiles_in_turn(2, shape, nl.float32)
         for tile_sbuf in self.squares:
             last_sbuf = tile_sbuf[0 : shape[0], shape[1] - 1]
             nisa.memset(dst=last_sbuf, value=geometry.C * self.operands.eps, engine=nisa.engine.vector)
-
-    def matrix(self, value, dtype):
-        """A matrix [P, 1, P] of one value."""
-        return constant((nl.tile_size.pmax, 1, nl.tile_size.pmax), dtype, value)
 
     def of_array(self, tile):
         """Squares, or their factors, in the dtype of the matmul: fp32, or tf32 for 16-bit x."""
@@ -239,10 +235,6 @@ class Core:
         self.bias1 = load_columns(operands.bias1, geometry.m_tiles)
         self.bias2 = load_columns(operands.bias2, geometry.k_tiles)
 
-    def place_second(self):
-        """Load the second filters."""
-        self.second = self.transposed(self.operands.w2, self.geometry.k_tiles, self.geometry.m_tiles)
-
     def transposed(self, w_hbm, rows, columns):
         """Load filters [rows, columns] from HBM as [column, tile of columns, row] in SBUF."""
         count, itemsize = w_hbm.shape[0], self.geometry.itemsize
@@ -354,4 +346,4 @@ def run_mlp(operands, geometry, epilogue, activation):
             held[number + ahead] = core.start(groups[number + ahead])
         core.advance(held, number)
         if number == 0:
-            core.place_second()
+            core.second = core.transposed(operands.w2, geometry.k_tiles, geometry.m_tiles)
