@@ -93,7 +93,6 @@ def depthwise_conv1d_implicit_gemm(
     geometry, copies, x, y, added = with_copies(geometry, options, img_ref, y_hbm, residual)
     tensors = tensors_of(geometry, x, filter_ref, y, bias, added, initial_state, prologue=prologue)
     final = (final_state(tensors, geometry),) if return_final_state else ()
-    algorithm = algorithm_for(algorithm, geometry, options, config)
-    run_algorithm(algorithm, tensors, geometry, options, config)
+    run_algorithm(algorithm_for(algorithm, geometry, options, config), tensors, geometry, options, config)
     copy_back(y_hbm, y, copies.y)
     return (y_hbm, *final) if final else y_hbm
