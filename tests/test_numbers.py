@@ -14,6 +14,7 @@ import nkiconv
 from nkiconv import ConvProblem, DtypeError, GeometryError, NkiconvError, UnsupportedError, pytorch
 from nkiconv.axis import EXTENT_MAX
 from nkiconv.planner.operation import Operation
+from nkiconv.pytorch.causal.package import causal_conv1d_varlen_states as varlen
 from nkiconv.rules import in_words_of
 
 pytestmark = pytest.mark.simulator_only
@@ -181,6 +182,37 @@ TAKEN = {
     "eps, nkiconv.causal_conv1d_split": lambda one: nkiconv.causal_conv1d_split(
         *(x.numpy() for x in SPLIT), **HALVES, eps=one),
 }  # fmt: skip
+
+
+SLOTS, TOKENS = torch.zeros(1, 4, 3), torch.rand(4, 5)
+TWO = torch.tensor([0, 5]).int()
+#: The same of ints: what takes one, and the one that it takes.
+COUNTED = {
+    "num_groups of norm_scale_shift": (lambda one: pytorch.norm_scale_shift(STATS, num_groups=one), 2),
+    "num_groups of norm_act_conv2d": (lambda one: pytorch.norm_act_conv2d(PIXELS, TAPS, num_groups=one), 2),
+    "num_groups of NormActConv2d": (lambda one: pytorch.nn.NormActConv2d(4, 4, 1, num_groups=one).norm.num_groups, 2),
+    "x_upsample of conv2d": (lambda one: pytorch.conv2d(PIXELS, TAPS, x_upsample=one), 2),
+    "x_upsample of Conv2d": (lambda one: pytorch.nn.Conv2d(4, 4, 1, x_upsample=one).x_upsample, 2),
+    "splits": (lambda one: pytorch.causal_conv1d_split(*SPLIT, splits=[[one, 4, True]]), 1),
+    "kernel_size of GatedDeltaConv": (lambda one: pytorch.nn.GatedDeltaConv(((1, 4, True),), one).weight.shape, 3),
+    "return_final_frames": (lambda one: pytorch.conv3d(*VOLUMES, return_final_frames=one), 1),
+    "front": (lambda one: pytorch.StreamingConv1d(4, 4, 3, front=one).front, 1),
+    "pad_slot_id": (lambda one: pytorch.serving.causal_conv1d_fn(
+        TOKENS, SPLIT[1], None, SLOTS.clone()[..., :1], TWO, pad_slot_id=one), -1),
+    "max_query_len": (lambda one: pytorch.serving.causal_conv1d_update(
+        TOKENS.T, SLOTS.clone(), SPLIT[1], query_start_loc=TWO, max_query_len=one), 5),
+    "state_len": (lambda one: varlen(TOKENS.T, TWO, one), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_an_int_is_of_python_numpy_or_torch(name):
+    call, value = COUNTED[name]
+    expected = tree_leaves(call(value))
+    for one in (np.int64(value), torch.tensor(value)):
+        assert all(map(np.array_equal, expected, tree_leaves(call(one)))), one
+    with pytest.raises(NkiconvError, match=f"^{name.split()[0]}="):
+        call(1.5)
 
 
 def moved(momentum):

@@ -15,7 +15,7 @@ from ..schedules.split import LAYOUTS, Split, splits_unsupported, taps_unsupport
 from .causal.split import as_tuples, causal_conv1d_split
 from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import refuse_script
-from .places import number_of
+from .places import int_of, number_of
 
 torch.fx.wrap("causal_conv1d_split")
 
@@ -54,7 +54,7 @@ class GatedDeltaConv(torch.nn.Module):
     ) -> None:
         super().__init__()
         parts: Any = as_tuples(splits)
-        eps = number_of(eps)
+        eps, kernel_size = number_of(eps), int_of(kernel_size)
         sizes = splits_unsupported(parts), rules.number("kernel_size", kernel_size)
         wrong: list[Any] = [*refused(GeometryError, *sizes)]
         wrong += refused(LayoutError, rules.layout("layout", layout, LAYOUTS))

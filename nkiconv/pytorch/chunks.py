@@ -20,7 +20,7 @@ from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, r
 from .function_modes import unscripted
 from .functional import conv1d
 from .operators.tensor_kinds import tensor_violations
-from .places import per_axis
+from .places import int_of, per_axis
 from .transposed import conv_transpose1d
 
 #: Padding in front of a first chunk, by torch's padding_mode.
@@ -137,7 +137,7 @@ def front_of(input: Tensor, front: int, padding_mode: str) -> Tensor:
 
 def check_front(front: int | None, window: int, stride: int) -> int:
     """Columns in front of a first chunk; None: window - stride. Raises GeometryError."""
-    found = window - stride if front is None else front
+    found = window - stride if front is None else int_of(front)
     if type(found) is not int or found < 0 or not 1 <= stride <= window:
         raise GeometryError(
             f"front={front!r}, stride={stride}: front must be an int of at least 0, and stride from 1 to the window, "

@@ -24,7 +24,7 @@ from .operators.frames import last
 from .operators.pixel_norm import PixelNorm, norm_of
 from .operators.prologue import NO_SCALES, Scales
 from .operators.tensor_kinds import tensor_violations
-from .places import check_groups, number_of, per_axis, zeros
+from .places import check_groups, int_of, number_of, per_axis, zeros
 
 
 class Fused(NamedTuple):
@@ -139,7 +139,7 @@ def conv2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats, x_upsample)
+    more = Fused(activation, residual_position, layer, strict, x_activation, return_stats, int_of(x_upsample))
     given = input, weight, bias, residual, (stride, padding, dilation, groups), more, packed
     norm = norm_of(y_norm, y_norm_weight, y_norm_bias, number_of(y_norm_eps), return_before_norm)
     return convolve("conv2d", *given, scales=(x_scale, x_shift), norm=norm)

@@ -16,6 +16,7 @@ from .errors import GeometryError, UnsupportedError, raise_all
 from .function_modes import refuse_script
 from .operators.filters import Freezes
 from .operators.tensor_kinds import tensor_violations
+from .places import int_of
 
 # torch.fx traces a model with these modules into calls of this function, which it does not look into.
 torch.fx.wrap("padded")
@@ -71,6 +72,7 @@ class Fused(Freezes):
         x_upsample: int = 1,
     ) -> None:
         """Initialize torch's module and this; numbers: torch's arguments in its order, padding_mode last of them."""
+        x_upsample = int_of(x_upsample)
         check(type(self), numbers[-1], activation, residual_position, x_upsample)
         modes.wants_strict_nonfinite(strict_nonfinite)
         super().__init__(*numbers, device=device, dtype=dtype)

@@ -25,7 +25,7 @@ from .function_modes import one_call
 from .functional import autocast, conv1d, conv2d, conv3d
 from .operators import statistics
 from .operators.tensor_kinds import tensor_violations
-from .places import number_of
+from .places import int_of, number_of
 
 _CONVOLVE: dict[int, Callable[..., Any]] = {1: conv1d, 2: conv2d, 3: conv3d}
 
@@ -81,7 +81,7 @@ def norm_scale_shift(
                 f"{STATS}] as stats[0]'s; pass statistics of pieces of one x"
             )
     together = several[0] if len(several) == 1 else torch.cat(several)
-    asked = Norm(norm, num_groups, number_of(eps))
+    asked = Norm(norm, int_of(num_groups), number_of(eps))
     statistics.check_norm(asked, together.shape[2], weight, bias, together)
     if modes.is_torchs(together):
         return norm_by_torch(together, weight, bias, asked)
@@ -221,11 +221,11 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         x, added, alone = _of_one_image(rank, input, residual)
         (x,) = autocast(x)
         running = None if running_mean is running_var is None else (running_mean, running_var)
-        momentum = number_of(momentum)
+        momentum, x_upsample = number_of(momentum), int_of(x_upsample)
         _check_running(norm, running, stats, training, momentum)
         taken = rules.UPSAMPLES if rank == 2 else (1,)
         refuse(UnsupportedError, rules.accepted("x_upsample", x_upsample, taken, "upsample what the norm gives"))
-        asked, affine = Norm(norm, num_groups, number_of(eps)), (norm_weight, norm_bias)
+        asked, affine = Norm(norm, int_of(num_groups), number_of(eps)), (norm_weight, norm_bias)
         before, *after = _numbers(rank, x, offset=offset, scale=scale, shift=shift)
         of_norm = _normalised(x, before, asked, affine, stats, running, momentum if training else None)
         x_scale, x_shift = _modulated(*of_norm, *after)

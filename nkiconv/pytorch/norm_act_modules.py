@@ -14,7 +14,7 @@ from ..errors import refused
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import refuse_script
 from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
-from .places import number_of
+from .places import int_of, number_of
 
 _BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 #: Dicts of a module's hooks; hooks do not run where a kernel replaces the module.
@@ -80,7 +80,7 @@ class NormActConv(torch.nn.Module):
         x_activation: str | None = "silu",
         **fused: Any,
     ) -> None:
-        eps, momentum = number_of(eps), number_of(momentum)
+        eps, momentum, num_groups = number_of(eps), number_of(momentum), int_of(num_groups)
         moved = "" if momentum is None else norms.momentum(momentum)
         wrong: list[NkiconvError] = [*refused(UnsupportedError, norms.norm(norm), norms.eps(eps), moved)]
         if not wrong:

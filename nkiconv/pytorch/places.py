@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import rules
 from ..axis import padding_pairs
 from ..errors import refuse, shown
+from ..integers import plain_ints
 from ..rules import PADDINGS
 from .computers import modes
 from .errors import GeometryError, KindError
@@ -30,6 +31,11 @@ def number_of(value: Any) -> Any:
         value = value.item()
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) <= sys.float_info.max else value
+
+
+def int_of(value: Any) -> Any:
+    """The int that a number of NumPy or torch is, also in tuples and lists; other values unchanged."""
+    return value if isinstance(value, torch.SymInt) else plain_ints(value)
 
 
 def check_groups(groups: Any) -> None:

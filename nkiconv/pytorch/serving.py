@@ -25,6 +25,7 @@ from .causal.functions import like, of_one_kind
 from .causal.operator import convolve
 from .computers import modes
 from .function_modes import unscripted
+from .places import int_of
 
 __all__ = ["PAD_SLOT_ID", "causal_conv1d_fn", "causal_conv1d_update"]
 
@@ -79,6 +80,7 @@ def causal_conv1d_fn(
     """
     where = layer or "causal_conv1d_fn"
     act = flag_of(where, activation)
+    pad_slot_id, block_size_to_align = int_of(pad_slot_id), int_of(block_size_to_align)
     blocks = (block_idx_first_scheduled_token, block_idx_last_scheduled_token, initial_state_idx, num_computed_tokens)
     check_fn(
         where, x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, blocks,
@@ -150,6 +152,7 @@ def causal_conv1d_update(
     """
     where = layer or "causal_conv1d_update"
     act = flag_of(where, activation)
+    pad_slot_id, max_query_len = int_of(pad_slot_id), int_of(max_query_len)
     blocks = block_idx_last_scheduled_token, initial_state_idx
     longest = check_update(
         where, x, conv_state, weight, bias, conv_state_indices, num_accepted_tokens, query_start_loc, max_query_len,

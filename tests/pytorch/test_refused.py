@@ -289,7 +289,8 @@ refused(package.causal_conv1d_varlen_states, {"x": X[0].T, "cu_seqlens": CU, "st
     ({"x": torch.ones(2)}, LayoutError, r"x.shape=\(2,\): must have 2 axes"),
     ({"cu_seqlens": CU[None]}, GeometryError, r"cu_seqlens.shape=\(1, 3\): must be \[sequences"),
     ({"cu_seqlens": CU.double()}, DtypeError, "cu_seqlens.dtype=torch.float64: must be torch.int32"),
-    ({"state_len": -1}, GeometryError, "state_len=-1: must be at least 0"),
+    ({"state_len": -1}, GeometryError, "state_len=-1: must be an int of at least 0"),
+    ({"x": 1}, DtypeError, "x: must be a torch.Tensor, not int"),
 ])  # fmt: skip
 X, STATE, W = integers(2, 4), integers(2, 4, 3, seed=2), integers(4, 3, seed=1)
 refused(pytorch.causal_conv1d_update, {"x": X, "conv_state": STATE, "weight": W}, [

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ... import rules
+from ...errors import refused
 from ..computers import modes
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
 from ..operators.frames import with_state
+from ..places import int_of
 from .call import Call
 from .checks import INTEGERS, activation_of
 from .functions import causal_conv1d_fn, causal_conv1d_update, like, of_one_kind
@@ -100,6 +103,7 @@ def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -
 
     Raises: DtypeError, GeometryError, LayoutError.
     """
+    state_len = int_of(state_len)
     raise_all("causal_conv1d_varlen_states cannot run this call", _violations(x, cu_seqlens, state_len))
     with torch.no_grad():
         ends = cu_seqlens.to(x.device).long()
@@ -110,7 +114,12 @@ def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -
 
 
 def _violations(x: Tensor, cu_seqlens: Tensor, state_len: int) -> list[NkiconvError]:
-    found: list[NkiconvError] = []
+    given = {"x": x, "cu_seqlens": cu_seqlens}.items()
+    kinds = (f"{name}: must be a torch.Tensor, not {type(one).__name__}; convert it" for name, one in given
+             if not isinstance(one, Tensor))  # fmt: skip
+    found: list[NkiconvError] = [*refused(DtypeError, *kinds)]
+    if found:
+        return found
     if x.dim() != 2:
         found.append(LayoutError(f"x.shape={tuple(x.shape)}: must have 2 axes, [total, C]; reshape it"))
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 1:
@@ -119,9 +128,7 @@ def _violations(x: Tensor, cu_seqlens: Tensor, state_len: int) -> list[NkiconvEr
         )
     if cu_seqlens.dtype not in INTEGERS:
         found.append(DtypeError(f"cu_seqlens.dtype={cu_seqlens.dtype}: must be torch.int32 or torch.int64; cast it"))
-    if state_len < 0:
-        found.append(GeometryError(f"state_len={state_len}: must be at least 0; pass such an int"))
-    return found
+    return [*found, *refused(GeometryError, rules.number("state_len", state_len, least=0))]
 
 
 def causal_conv1d_varlen_states_ref(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:

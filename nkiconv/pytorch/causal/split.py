@@ -38,7 +38,7 @@ from ..operators.frames import last_of, with_state
 from ..operators.registrar import arguments_of
 from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
-from ..places import number_of
+from ..places import int_of, number_of
 from . import operator, states
 from .call import Call
 from .checks import check_update, kinds, shapes
@@ -152,14 +152,15 @@ def causal_conv1d_split_update(
 def _as_ints(given: Any) -> Any:
     """The values of a sequence or a tensor as a tuple; other objects unchanged."""
     listed = given.tolist() if isinstance(given, Tensor) else given
-    return tuple(listed) if isinstance(listed, (Sequence, torch.Size)) and not isinstance(listed, str) else listed
+    is_listed = isinstance(listed, (Sequence, torch.Size)) and not isinstance(listed, str)
+    return int_of(tuple(listed)) if is_listed else listed
 
 
 def as_tuples(splits: Any) -> Any:
-    """Splits as tuples where they are lists."""
+    """Splits as tuples of ints where they are lists, or of other numbers."""
     if not isinstance(splits, (list, tuple)):
         return splits
-    return tuple(tuple(one) if isinstance(one, list) else one for one in splits)
+    return int_of(tuple(tuple(one) if isinstance(one, list) else one for one in splits))
 
 
 def _check(given: SplitCall) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ... import rules
 from ...errors import refuse, refused
+from ...integers import plain_ints
 from ..errors import DtypeError, GeometryError, KindError, NkiconvError, UnsupportedError
 from .tensor_kinds import tensor_violations
 
@@ -57,6 +58,7 @@ def last(x: Tensor, frames: Tensor | None, wanted: bool | int, window: int) -> T
     many of them as there are. Raises KindError, GeometryError."""
     held = 0 if frames is None else frames.shape[-3]
     planes = held + x.shape[-3]
+    wanted = plain_ints(wanted)
     if not isinstance(wanted, (bool, int)):
         raise KindError(rules.frame_count(wanted))
     count = min(window - 1, planes) if wanted is True else int(wanted)
