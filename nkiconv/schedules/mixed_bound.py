@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from typing import NamedTuple
 
 from ..simulator.timing.target import Target
 from .banded import config_unsupported
 from .depthwise import Options, RowGeometry, inputs_of
 from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_pieces, filter_block, mixed_cuts
 from .options import Epilogue
-from .prices import array_end_ns, first_load_ns, overlapped_ns, rows_ns
+from .prices import Busy, first_load_ns, rows_ns, total_ns
 from .recipes import vector_steps, work_of
 from .rows import RowTile, run_length, tile_count, tile_list
 from .tiles import PARTS, div_ceil
@@ -27,49 +26,32 @@ MANY_TAPS = 64
 LOOKED_AT = 12
 
 
-class _Work(NamedTuple):
-    """ns of a tile by engine. streamed: of Tensor's, its columns at full rate; loads, stores: triggers of DMAs."""
-
-    tensor: float
-    streamed: float
-    vector: float
-    scalar: float
-    gpsimd: float
-    moved: float
-    loads: float
-    stores: float
-
-
 def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, target: Target) -> float:
     """ns of a core, about."""
     tiles, epilogue = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), options.epilogue
     if not tiles:
         return 0.0
-    pieces, (first, last) = cut_pieces(plan, epilogue, tiles), (tiles[0], tiles[-1])
+    pieces, (first, last), busy = cut_pieces(plan, epilogue, tiles), (tiles[0], tiles[-1]), Busy()
     by_tile = groupby(pieces, lambda one: one.tile)
     works = [_work(geometry, epilogue, target, tiles[place], some) for place, some in by_tile]
     more = max(0, tile_count(geometry, plan.rows) - len(tiles))
-    total = _Work(*(sum(each) + more * each[len(each) // 2] for each in zip(*works, strict=True)))
+    for one in works:
+        busy.add(one)
+    busy.add(works[len(works) // 2], more)
     # the first tile's filters, x and diagonals
-    there_ns, taps = first_load_ns(target), min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
+    taps = min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
     filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)
-    cuts = mixed_cuts(first.qn, plan, True)
-    x_ns = there_ns + filters_ns + _loaded_ns(geometry, target, first, cuts[0])
-    first_issue_ns, last_issue_ns = (_dmas(one) * target.static_issue_ns for one in (first, last))
-    x_ns += target.static_issue_ns + first_issue_ns
-    made_ns = target.gpsimd_fixed_ns + plan.taps * first.rows * target.gpsimd_select_ns if plan.taps else 0.0
-    start_ns = max(x_ns, there_ns + filters_ns + made_ns + target.gpsimd_done_ns * (plan.taps > 0))
-    gpsimd_ns = total.gpsimd + made_ns * len({tile.t for tile in tiles}) * (1 + more / len(tiles))
-    # the busiest engine, and the last piece after its products
-    others = total.vector, total.scalar, gpsimd_ns, total.loads - first_issue_ns, total.stores - last_issue_ns
-    array_ns = array_end_ns(target, start_ns, total.tensor)
-    if total.streamed < target.window_work * max(total.tensor, total.moved, *others):
-        array_ns = start_ns + total.tensor / target.half_rate
-    own_ns, after_ns = _last_ns(pieces[-1], target)
-    busy_ns = overlapped_ns(array_ns - x_ns + own_ns, *others) + after_ns
-    end_ns = target.hop_dma_ns + target.first_packet_ns + _stored_ns(geometry, epilogue, target, last, pieces[-1].qn)
-    moved_ns = target.first_packet_ns + filters_ns + total.moved
-    return max(x_ns + busy_ns + end_ns + last_issue_ns, moved_ns) + target.dma_end_ns
+    there_ns = first_load_ns(target) + filters_ns
+    x_ns = _loaded_ns(geometry, target, first, mixed_cuts(first.qn, plan, True)[0])
+    begin_ns = there_ns + x_ns + (1 + _dmas(first)) * target.static_issue_ns
+    if plan.taps:
+        made_ns = target.gpsimd_fixed_ns + plan.taps * first.rows * target.gpsimd_select_ns
+        busy.gpsimd += made_ns * len({tile.t for tile in tiles}) * (1 + more / len(tiles))
+        begin_ns = max(begin_ns, there_ns + made_ns + target.gpsimd_done_ns)
+    busy.vector -= _sums_ns(pieces[-1], target)  # `_last_ns` has them
+    stored_ns = _stored_ns(geometry, epilogue, target, last, pieces[-1].qn)
+    end_ns = _last_ns(pieces[-1], target) + target.hop_dma_ns + target.first_packet_ns + stored_ns + target.dma_end_ns
+    return total_ns(target, begin_ns, begin_ns - target.first_packet_ns + stored_ns, busy, end_ns)
 
 
 def _dmas(tile: RowTile) -> int:
@@ -93,55 +75,48 @@ def _stored_ns(geometry: RowGeometry, epilogue: Epilogue, target: Target, tile: 
 
 def _work(
     geometry: RowGeometry, epilogue: Epilogue, target: Target, tile: RowTile, pieces: Iterable[MixedPiece]
-) -> _Work:
-    """The work of a tile with these pieces."""
+) -> Busy:
+    """The Busy of a tile with these pieces."""
     column_ns = target.tensor_column_ns if geometry.itemsize == 2 else target.tensor_column_fp32_ns
-    issue_ns, has_factor = _dmas(tile) * target.static_issue_ns, "C" in geometry.chunks
-    moved_ns = _loaded_ns(geometry, target, tile, tile.qn)
-    if has_factor:
-        row_ns = target.row_ns(tile.qn, geometry.x_w, geometry.itemsize)
-        moved_ns += rows_ns(target, tile.rows, row_ns, tile.rows * tile.qn * geometry.itemsize)
-    found = _Work(0.0, 0.0, 0.0, 0.0, 0.0, moved_ns, (inputs_of(geometry) + has_factor) * issue_ns, 0.0)
+    issue_ns, found = _dmas(tile) * target.static_issue_ns, Busy(dma=_loaded_ns(geometry, target, tile, tile.qn))
+    found.issued = inputs_of(geometry) * issue_ns
     for piece in pieces:
         qn, (taps, chain, head, second) = piece.qn, piece.recipe
         work = work_of(piece.recipe, geometry, epilogue, target, qn)
+        array_ns, streamed_ns, vector_ns = qn * work.tensor, taps * qn * column_ns, qn * work.vector
+        found.add(Busy(array_ns, streamed_ns, 0.0, vector_ns, qn * work.scalar, qn * work.gpsimd))
         # two chains alternate, or the halves of one chain of two pieces
-        _, waits_ns = _taps_ns(piece, target, max(chain, second) if head else div_ceil(chain, 2))
-        vector, scalar = qn * work.vector + waits_ns, qn * work.scalar
+        steps = max(chain, second) if head else div_ceil(chain, 2)
+        found.vector += max(0.0, steps * _step_ns(piece, target) - _sums_ns(piece, target))
         if work.copied and piece.vector_reads:
-            vector += qn * target.vector_ns + target.vector_fixed_psum_ns
+            found.vector += qn * target.vector_ns + target.vector_fixed_psum_ns
         elif work.copied:
-            scalar += qn * target.scalar_ns + target.scalar_fixed_ns
-        stored_ns = _stored_ns(geometry, epilogue, target, tile, qn)
-        one = _Work(qn * work.tensor, taps * qn * column_ns, vector, scalar, qn * work.gpsimd, stored_ns, 0.0, issue_ns)
-        found = _Work(*map(sum, zip(found, one, strict=True)))
+            found.scalar += qn * target.scalar_ns + target.scalar_fixed_ns
+        found.dma += _stored_ns(geometry, epilogue, target, tile, qn)
     return found
 
 
-def _taps_ns(piece: MixedPiece, target: Target, steps: int) -> tuple[float, float]:
-    """(ns of Vector for a piece's taps, ns of its waits if `steps` of them follow one another)."""
+def _sums_ns(piece: MixedPiece, target: Target) -> float:
+    """ns of Vector for a piece's sums of taps, without waits."""
     _, chain, _, second = piece.recipe
-    step_ns = piece.qn * target.vector_sum_ns + target.vector_fixed_sum_ns
-    own_ns = (chain + second) * step_ns
-    return own_ns, max(0.0, steps * (step_ns + _wait_ns(target)) - own_ns)
+    return (chain + second) * (piece.qn * target.vector_sum_ns + target.vector_fixed_sum_ns)
 
 
-def _wait_ns(target: Target) -> float:
-    """ns that Vector waits for its own sum."""
-    return target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns - target.vector_fixed_sum_ns
+def _step_ns(piece: MixedPiece, target: Target) -> float:
+    """ns from a sum of Vector to the next one of its result."""
+    return piece.qn * target.vector_sum_ns + target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns
 
 
-def _last_ns(piece: MixedPiece, target: Target) -> tuple[float, float]:
-    """ns from a piece's last products to y: (of Vector's taps, of waits and other instructions)."""
+def _last_ns(piece: MixedPiece, target: Target) -> float:
+    """ns from a piece's last products to y."""
     taps, _, head, _ = piece.recipe
     steps = vector_steps(piece.recipe)
-    own_ns, after_ns = _taps_ns(piece, target, steps)
-    after_ns += target.hop_ns + (_wait_ns(target) if steps else 0.0) + (target.matmul_done_ns if taps else 0.0)
+    found = steps * _step_ns(piece, target) + target.hop_ns + (target.matmul_done_ns if taps else 0.0)
     if head:
-        after_ns += piece.qn * target.vector_ns + target.vector_fixed_psum_ns
+        found += piece.qn * target.vector_ns + target.vector_fixed_psum_ns
     if piece.last > steps + head:
-        after_ns += piece.qn * target.scalar_ns + target.scalar_act_done_ns + target.hop_ns
-    return own_ns, after_ns
+        found += piece.qn * target.scalar_ns + target.scalar_act_done_ns + target.hop_ns
+    return found
 
 
 def first(geometry: RowGeometry, options: Options, target: Target, on_tensor: bool) -> list[MixedSettings]:
