@@ -70,8 +70,10 @@ MOST = 4096
 #: Bytes per partition of all buffers of x, and the most buffers.
 RING_BYTES = 65_536
 RING = 4
-#: Output tiles of a core, if there are enough images: loads of one overlap the sums of another.
+#: Output tiles of a core, if there are enough images: loads of one overlap the sums of another. Fewer if their matmuls
+#: would have less than 128 columns; one, if so many matmuls of it follow its first load.
 OUT_TILES = 4
+HIDE_LOADS = 64
 #: For depthwise problems, bytes per partition of stationaries that are loaded together, and of all buffers of x.
 ROUND_BYTES = 40_960
 DEPTHWISE_X_BYTES = 49_152
@@ -278,7 +280,10 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
     if planes.taps > 1:
         images, blocks = _blocks_together(geometry, made, room, min(blocks, settings.blocks))
     elif blocks == made.num_blocks:
-        images = max(1, min(div_ceil(planes.out, PARTS * OUT_TILES), BANK_COLUMNS // (blocks * columns.out)))
+        fewest = 1 if len(m_tiles) * made.num_filters >= HIDE_LOADS else 2  # output tiles of a core
+        busy = min(div_ceil(planes.out, PARTS * fewest), div_ceil(P_MAX, blocks * columns.out))
+        images = max(div_ceil(planes.out, PARTS * OUT_TILES), busy)
+        images = max(1, min(images, BANK_COLUMNS // (blocks * columns.out)))
         images = min(images, planes.out // planes.images)
         while images > 1 and axis_elements(planes, images) * row_bytes * made.block_rows(blocks) > X_BYTES:
             images -= 1

@@ -373,3 +373,11 @@ def test_weight_stationary_reads_pixels(groups, K):
     ops = [one.op for one in trace(problem, config=config_of(BLOCKS)).programs[0].instructions]
     assert "dma_transpose" in ops
     assert ops.count("core_barrier") == (K > 1)  # of the copy of y
+
+
+@pytest.mark.parametrize(("taps", "pixels", "K", "images"), [(32, 7, 768, 3), (4, 7, 8, 2), (32, 14, 768, 1)])
+def test_k_packing_fills_matmuls_with_images(taps, pixels, K, images):
+    """A matmul takes as long for 49 columns as for 128; two output tiles of few matmuls overlap their loads."""
+    size, square = taps * pixels, (taps, taps)
+    problem = ConvProblem(N=8, C=3, H=size, W=size, K=K, R=taps, S=taps, stride=square)
+    assert planned(problem, K_PACKING)[0].stack.images == images

@@ -227,6 +227,8 @@ _K_PACKING = {
     "dilated, filters apart": (PLAIN.replace(K=32, rhs_dilation=(2, 1)), k_packed(2, 1, 2, filters="apart")),
     "filters straight": (PLAIN, k_packed(2, 1, 2, filters="straight")),
     "tall, filters straight": (_K_TALL.replace(K=32), k_packed(2, 1, 2, filters="straight")),
+    "patches of few pixels, images together": (
+        ConvProblem(N=6, C=3, H=24, W=16, K=300, R=8, S=8, stride=(8, 8)), k_packed(8, 1, 1, filters="straight")),
     **{f"depthwise, {why}": (one, {}) for why, one in DEPTHWISE_IMAGES.items()},
     "depthwise, all rows": (depthwise(3, N=1, H=128, W=6, R=9, S=3, padding=((4, 4), (1, 1))), {}),
     "depthwise, several banks": (depthwise(9, N=20, H=40, W=50, R=5, S=5, padding=((2, 2), (2, 2))), {}),
