@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .block_windows import least_columns, pixels_among, window_width, windows_of
 from .cuts import window_of
-from .depthwise_blocks import DepthwiseSettings
+from .depthwise_blocks import DepthwiseSettings, least_columns, pixels_among, window_width, windows_of
 from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, is_evenly_apart, num_phases, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported

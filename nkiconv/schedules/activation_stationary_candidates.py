@@ -12,9 +12,8 @@ from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .activation_stationary import NAME, settings_of, together_unsupported, unsupported_reason
 from .activation_stationary_bound import Bound
-from .block_windows import window_width
 from .cuts import window_of
-from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_misfit
+from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_misfit, window_width
 from .frames import is_transposed
 from .geometry import Geometry, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles

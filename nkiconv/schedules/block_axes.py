@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .axis import outputs_met
-from .geometry import Axis, num_phases
+from .geometry import Axis, num_phases, outputs_met
 from .tiles import div_ceil
 
 
@@ -82,15 +81,9 @@ class Part:
     y0: int
     yn: int
 
-    def blocks_of(self, f: int) -> tuple[int, int]:
-        """(first block, count) of blocks with a place for output f."""
-        return self._blocks_of(f, self.y0, self.yn)
-
-    def blocks_in_y(self, f: int) -> tuple[int, int]:
-        """(first block, count) of blocks whose output f is in y."""
-        return self._blocks_of(f, self.q0, self.qn)
-
-    def _blocks_of(self, f: int, start: int, count: int) -> tuple[int, int]:
+    def blocks_of(self, f: int, in_y: bool = False) -> tuple[int, int]:
+        """(first block, count) of blocks with a place for output f, or whose output f is in y."""
+        start, count = (self.q0, self.qn) if in_y else (self.y0, self.yn)
         step, first = self.axis.step, self.axis.origin + f
         low = div_ceil(max(0, start - first), step)
         return low, max(0, div_ceil(max(0, start + count - first), step) - low)
@@ -135,7 +128,7 @@ class ShiftedPart(Part):
     pad: int
     tiles: tuple[tuple[int, int, int, int], ...]
 
-    def blocks_of(self, f: int) -> tuple[int, int]:
+    def blocks_of(self, f: int, in_y: bool = False) -> tuple[int, int]:
         return 0, self.bn
 
     def valid_range(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:

@@ -26,8 +26,7 @@ from .implicit_gemm_channels import (
     sums_pitch,
     tap_groups,
 )
-from .implicit_gemm_outputs import banks_of, images_together
-from .implicit_gemm_products import RAW_BYTES
+from .implicit_gemm_products import RAW_BYTES, banks_of, images_together
 from .implicit_gemm_schedule import Item, Schedule, kinds_of
 from .options import Options
 from .pairs_of_planes import planes_at_once

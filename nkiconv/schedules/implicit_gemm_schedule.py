@@ -11,7 +11,6 @@ from operator import attrgetter
 from typing import Any
 
 from .cuts import OutTile, k_tiles_of
-from .device_loops import Register, register_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps, valid_range
 from .implicit_gemm import ImplicitGemmSettings
@@ -29,12 +28,11 @@ from .implicit_gemm_channels import (
     moved_from,
     stores_channels,
 )
-from .implicit_gemm_outputs import banks_of, m_tile_out_tile, out_tiles_of, x_place
-from .implicit_gemm_products import RAW_BYTES, needs_order
+from .implicit_gemm_products import RAW_BYTES, banks_of, m_tile_out_tile, needs_order, out_tiles_of, x_place
 from .options import ROUNDED_BANKS, STATISTICS_BYTES, Options, keeps_sums, prologue_bytes
 from .pairs_of_planes import PRODUCTS_OF_PAIR, bank_of_y, frames_seen, out_tile_of_y, planes_at_once
 from .planes import misses_planes
-from .regions import offset_at, regions_of_x
+from .regions import Register, offset_at, regions_of_x, register_of
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, share
 
 #: Bytes a partition of blocks of taps in flight, if more than one.

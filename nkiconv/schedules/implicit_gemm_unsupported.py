@@ -6,7 +6,7 @@ from .frames import is_transposed
 from .geometry import Geometry, images_unsupported
 from .implicit_gemm import FOLDS, FP8_PRODUCTS, PRODUCTS, ImplicitGemmSettings
 from .implicit_gemm_channels import ALONE, can_move, can_together, depth_of, left_over, rows_of, stores_channels
-from .implicit_gemm_outputs import x_place
+from .implicit_gemm_products import x_place
 from .implicit_gemm_schedule import Schedule
 from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config

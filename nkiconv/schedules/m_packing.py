@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .block_axes import BlockAxis, ShiftedPart, block_axis, part_of, plain_axis
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
-from .cuts import axis_elements, cut_planes
+from .cuts import axis_elements, cut_planes, parts_for_cores
 from .frames import is_transposed
 from .geometry import Axis, Geometry, images_axis, num_phases, num_taps, sees_itself, span
 from .options import PROLOGUE_ARGUMENTS, Options, packed_statistics_bytes, taken_unsupported
@@ -148,12 +148,7 @@ def _items(
     row_bytes = axis_elements(own, images) * part.xn * geometry.itemsize * k_tiles
     most = max(0, config.x_bytes // row_bytes - rows.window) // rows.apart + 1
     share = div_ceil(rows.blocks * div_ceil(own.out, images), blocks * PARTS * ITEMS)
-    n_planes = own.images * div_ceil(volume, images)
-    n_blocks = div_ceil(rows.blocks, max(1, min(most // blocks, share)) * blocks)
-    if n_planes * n_blocks % PARTS and n_planes < own.out:
-        n_planes += 1
-    elif n_planes * n_blocks % PARTS and n_blocks < rows.blocks:
-        n_blocks += 1
+    n_planes, n_blocks = parts_for_cores(own, images, rows.blocks, max(1, min(most // blocks, share)) * blocks)
     if n_planes * n_blocks > ITEMS_MOST:
         return ()
     total, found = planes.images * planes.blocks, []

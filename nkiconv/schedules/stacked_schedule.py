@@ -318,14 +318,6 @@ class Stack:
         """M tiles whose filters may be loaded ahead."""
         return max(2, PADDED_BYTES // (self.z_elements * self.geometry.itemsize))
 
-    @property
-    def z_loads(self) -> list[tuple[int, int, int]]:
-        """(u, first row of taps, count) of loads straight to Z. Rows of taps that are not neighbours take a DMA each:
-        an access pattern has few dims."""
-        R = self.geometry.rows.taps
-        pieces = [(0, R)] if self.geometry.rows.dilation == 1 else [(r, 1) for r in range(R)]
-        return [(u, *piece) for u in range(self.U) for piece in pieces]
-
     def columns_of(self, g: int) -> int:
         """Columns of taps of a group."""
         return min(self.D, self.geometry.columns.taps - g * self.D)
@@ -366,11 +358,6 @@ class Stack:
     # memory
 
     @property
-    def result_bytes(self) -> int:
-        """The most bytes per partition of results, or of a residual, for an output tile and M tile."""
-        return 4 * self.images * self.blocks * self.V * self.row.out
-
-    @property
     def filter_bytes(self) -> int:
         """Bytes per partition of filters, as loaded and as stationaries."""
         geometry, item = self.geometry, self.geometry.itemsize
@@ -384,7 +371,7 @@ class Stack:
     def sbuf_bytes(self, residual: bool) -> int:
         """Upper bound of bytes per partition."""
         blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
-        results = (6 if residual else 2) * self.result_bytes
+        results = (6 if residual else 2) * 4 * self.images * self.blocks * self.V * self.row.out
         return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
 
 

@@ -27,12 +27,22 @@ from typing import Any
 
 from . import m_packing
 from .block_axes import BlockAxis, block_axis
-from .block_schedule import Place, Resident, RowTile, Schedule, Sweep, home_first
+from .block_schedule import (
+    Place,
+    Resident,
+    RowTile,
+    Schedule,
+    Sweep,
+    count_items,
+    home_first,
+    item_sizes,
+    items_of_groups,
+    items_of_phases,
+)
 from .geometry import Geometry, num_phases, num_taps
 from .long_kernels import too_many_tiles
 from .m_packing import PackedSettings
 from .options import Options, prologue_bytes, taken_unsupported
-from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
 from .settings import (
     ALL,
     WARM_UPS,

@@ -16,7 +16,7 @@ from nkiconv._nki import nl
 from nkiconv.planner.operations import operation_of
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import output_tiles, weight_stationary
+from nkiconv.schedules import block_schedule, weight_stationary
 from nkiconv.schedules.weight_stationary import BESIDE
 from nkiconv.simulator import KernelAssertionError
 
@@ -206,7 +206,7 @@ def test_phases_and_segments_beside_each_other(beside, segments, sizes, C):
     (("warmup", 0),),
 ], ids=str)  # fmt: skip
 def test_settings_change_nothing(config, change):
-    change(output_tiles, "X_BYTES", 256)
+    change(block_schedule, "X_BYTES", 256)
     change(weight_stationary, "FILTER_BYTES", 256)
     check(SMALL, algorithm=BLOCKS, config=config)
     check(CALLS["volumes"], algorithm=BLOCKS, config=config)

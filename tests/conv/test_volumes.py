@@ -16,7 +16,7 @@ from nkiconv import UnsupportedError
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.rules import VOLUME_FILTER_LAYOUTS
-from nkiconv.schedules import output_tiles, volume_rows
+from nkiconv.schedules import block_schedule, volume_rows
 from nkiconv.simulator import KernelAssertionError
 
 IN_GROUPS = {"groups", "depthwise"}
@@ -147,7 +147,7 @@ def test_every_setting(name, last, asked):
 def test_columns_and_loads_in_parts(name, shape, change):
     change(volume_rows, "PARTS_TRIED", (3,))
     change(volume_rows, "fewest_tiles", lambda geometry: min(20, geometry.rows.out))
-    change(output_tiles, "GROUPS_X_BYTES", 256)
+    change(block_schedule, "GROUPS_X_BYTES", 256)
     check_exact(volume(shape), algorithm=PIXELS if name in ROWS else BLOCKS)
 
 

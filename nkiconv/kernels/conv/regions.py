@@ -73,11 +73,11 @@ def load_filters(operands, geometry, k, c, block=None, by_input=False, copies=1)
 
 
 def load_depthwise(operands, geometry, c0, cn):
-    """Load the filters of channels with one output each into a new tile [c, r, s]."""
-    by_k, by_c, by_r, by_s = geometry.w_strides
-    apart, shape = by_c if geometry.flipped else by_k, (cn, filter_rows(geometry), geometry.columns.taps)
+    """Load the filters of channels with outputs of their own into a new tile [c, output, r, s]."""
+    each, (by_k, by_c, by_r, by_s) = geometry.K // geometry.C, geometry.w_strides
+    apart, shape = by_c if geometry.flipped else each * by_k, (cn, each, filter_rows(geometry), geometry.columns.taps)
     tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-    load(tile_sbuf, operands.w, [[apart, cn], [by_r, shape[1]], [by_s, shape[2]]], c0 * apart)
+    load(tile_sbuf, operands.w, pattern_of((apart, by_k, by_r, by_s), shape), c0 * apart)
     return tile_sbuf
 
 

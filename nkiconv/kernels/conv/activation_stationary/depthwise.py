@@ -20,10 +20,9 @@ from functools import partial
 from typing import Any
 
 from ...._nki import nisa, nl
-from ....schedules.block_windows import front_of
 from ....schedules.cuts import places_inside
-from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, images_together
-from ....schedules.tiles import cut, cut_at, share, some_of, whole_words
+from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, front_of, images_together
+from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, share, size_of, some_of, transposes_of_bank, whole_words
 from ..._dma import copy
 from ..._engines import copy_balanced, copy_by_vector, is_16bit
 from ..._epilogue import evacuate, load_bias_rows
@@ -121,7 +120,7 @@ class BlockCore(Core):
         results."""
         geometry, plan, y_hbm, cn = self.geometry, self.plan, self.operands.y, item.channels[1]
         x_sbuf, results = self.tile_of(index), self.start_results(item)
-        spans, pieces = plan.spans_of(item), cut_at(cn, plan.bank_channels)
+        spans, pieces = plan.spans_of(item), cut_at(cn, max(1, BANK_COLUMNS // size_of(plan.bank)))
         # no background work after the last bank: the next tile's first matmuls would wait for it
         turns, turn = max(1, len(pieces) * len(spans) - 1), 0
         for piece in pieces:
@@ -219,7 +218,8 @@ class BlockCore(Core):
         if index >= len(self.items):
             return []
         item, plan, tile_sbuf = self.items[index], self.plan, self.tile_of(index)
-        banks = cut(plan.below(item) * len(plan.windows), plan.transposes_together(item))
+        together = transposes_of_bank(images_together(item) * item.channels[1], self.geometry.itemsize)
+        banks = cut(plan.below(item) * len(plan.windows), together)
         each = itertools.product(self.planes[index], banks)
         return [partial(self.transpose_bank, tile_sbuf, planes, item, bank) for planes, bank in each]
 
@@ -246,7 +246,7 @@ class BlockCore(Core):
         return y_sbuf, residual_of(operands, shape, regions, slice(None) if ragged else None)
 
     def load_taps(self, c0, cn):
-        """Load the filters of some channels in memory order, tiles [c, r, s] of at most 128 channels."""
+        """Load the filters of some channels in memory order, tiles [c, 1, r, s] of at most 128 channels."""
         parts = cut_at(cn, nl.tile_size.pmax)
         return [load_depthwise(self.operands, self.geometry, c0 + first, count) for first, count in parts]
 
@@ -276,7 +276,7 @@ class BlockCore(Core):
             # taps before the first element see only zeros between pixels
             if at >= 0:
                 r, s = divmod(R * S - 1 - tap if geometry.flipped else tap, S)
-                nisa.tensor_copy(dst=line_sbuf[:, at : at + 1], src=w_sbuf[0:cn, r, s : s + 1], engine=engine)
+                nisa.tensor_copy(dst=line_sbuf[:, at : at + 1], src=w_sbuf[0:cn, 0, r, s : s + 1], engine=engine)
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):

@@ -12,7 +12,7 @@ import itertools
 from typing import Any
 
 from ...._nki import nisa, nl
-from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm_channels import (
     ALONE,
     group_depth,
@@ -39,7 +39,7 @@ from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
 from ..._engines import START_WORK, VECTOR_WORK, copy_balanced, is_16bit, pick
 from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import transpose_into, turn_forwards
-from ..regions import load_filters, load_region
+from ..regions import load_depthwise, load_filters, load_region
 from .winograd import load_planes_of_taps, sums_of_taps
 
 
@@ -75,13 +75,8 @@ def slot_of(tile_sbuf, geometry, slot):
 
 
 def load_channels(operands, geometry, block):
-    """Load the filters of a depthwise M tile by channel of x: [cn, multiplier, taps] in SBUF."""
-    each, (c0, count, *_), (by_k, by_c, by_r, by_s) = geometry.K // geometry.C, block.k_tile, geometry.w_strides
-    apart = by_c if geometry.flipped else each * by_k
-    shape = (count, each, filter_rows(geometry), geometry.columns.taps)
-    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of((apart, by_k, by_r, by_s), shape), c0 * apart)
-    return raw_sbuf.reshape((*shape[:2], num_taps(geometry)))
+    """Load the filters of a depthwise M tile by channel of x: [cn, multiplier, rows, columns] in SBUF."""
+    return load_depthwise(operands, geometry, *block.k_tile[:2])
 
 
 def load_stationaries(tile_sbuf, operands, geometry, block):
@@ -109,11 +104,11 @@ def make_diagonals(raw_sbuf, geometry):
     """
     if geometry.flipped:
         raw_sbuf = turn_forwards(raw_sbuf)
-    count, each, taps = raw_sbuf.shape
+    (count, each, R, S), taps = raw_sbuf.shape, num_taps(geometry)
     filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    source_sbuf = raw_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, count)
+    source_sbuf = raw_sbuf.reshape((count, each, taps)).permute((0, 2, 1)).expand_dim(2).broadcast(2, count)
     keep_equal(filters_sbuf, [[0, taps], [-1, count], [0, each]], source_sbuf)
-    return filters_sbuf.reshape((count, filter_rows(geometry), geometry.columns.taps, 1, count * each))
+    return filters_sbuf.reshape((count, R, S, 1, count * each))
 
 
 def load_taps(operands, geometry, block):
@@ -180,24 +175,13 @@ def stationary_of_product(filters_sbuf, geometry, m_tile, k_tile, product):
     return filters_sbuf[0:parts, row, group, 0 : m_tile.rows, 0 : m_tile.kn]
 
 
-def group_mask(m_tile, geometry, dtype):
-    """A mask [kn, pack] in SBUF: 1 if output channel k belongs to the group."""
-    per_k = geometry.K // geometry.groups
-    mask_sbuf = constant((m_tile.kn, m_tile.pack), dtype, 1.0)
-    keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k, mask_sbuf)
-    return mask_sbuf
-
-
-def spread_groups(taps, mask_sbuf, m_tile):
-    """Taps [kn, pack * channels of a group] in SBUF: each row at its group's channels, zeros elsewhere."""
-    kn, channels = taps.shape[0], taps.shape[1]
-    wide_sbuf = nl.ndarray((kn, m_tile.pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
-    nisa.tensor_tensor(
-        dst=wide_sbuf,
-        data1=taps.expand_dim(1).broadcast(1, m_tile.pack),
-        data2=mask_sbuf.expand_dim(2).broadcast(2, channels),
-        op=nl.multiply,
-    )
+def spread_groups(taps, mask_sbuf):
+    """Taps [kn, groups * channels of a group] in SBUF: each row at its group's channels, zeros elsewhere; mask_sbuf:
+    [kn, groups], 1 if output channel k belongs to the group."""
+    (kn, pack), channels = mask_sbuf.shape, taps.shape[1]
+    wide_sbuf = nl.ndarray((kn, pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
+    spread = taps.expand_dim(1).broadcast(1, pack), mask_sbuf.expand_dim(2).broadcast(2, channels)
+    nisa.tensor_tensor(dst=wide_sbuf, data1=spread[0], data2=spread[1], op=nl.multiply)
     return wide_sbuf
 
 
@@ -245,6 +229,11 @@ class Filters:
             waiting += blocks[len(self.raws)].num_bytes
             self.load_block()
 
+    def load_until(self, count):
+        """Load blocks up to the first `count`."""
+        while len(self.raws) < count:
+            self.load_block()
+
     def load_block(self):
         """Load the next block."""
         operands, geometry, block = self.operands, self.geometry, self.plan.blocks[len(self.raws)]
@@ -270,23 +259,18 @@ class Filters:
 
     def transpose_until(self, count):
         """Transpose until the first `count` K tiles are complete."""
-        self._load_until(self.plan.ends[min(count, self.plan.count)][0])
+        self.load_until(self.plan.ends[min(count, self.plan.count)][0])
         while self.pieces_left(count) > 0:
             self.transpose_piece()
         while self.moves_left(count) > 0:
             self.move_piece()
-
-    def _load_until(self, count):
-        """Load blocks up to the first `count`."""
-        while len(self.raws) < count:
-            self.load_block()
 
     def move_piece(self):
         """Let DMA transpose its next piece, a whole block, and load ahead. DMA transposes rows of 128 elements of 16
         bits: an engine first copies the channels of a tap side by side."""
         geometry, index = self.geometry, self.plan.moves[self.moved].block
         block, S, taps = self.plan.blocks[index], geometry.columns.taps, num_taps(geometry)
-        self._load_until(index + 1)
+        self.load_until(index + 1)
         rows_sbuf = in_order(self.raws[index], geometry, block.c0, self.ledger, by_tap=True)
         kn, rn, sn, cn = rows_sbuf.shape
         tile_sbuf, rows_sbuf = self.tiles_of(block)[0].reshape((cn, taps, kn)), rows_sbuf.reshape((kn, rn * sn, cn))
@@ -301,7 +285,7 @@ class Filters:
     def transpose_piece(self):
         """Transpose the next piece; after a block's last one, load ahead."""
         plan, piece = self.plan, self.plan.pieces[self.transposed]
-        self._load_until(piece.block + 1)
+        self.load_until(piece.block + 1)
         self._order_until(piece.block)
         self._transpose(plan.blocks[piece.block], piece, self.raws[piece.block])
         self.transposed += 1
@@ -344,12 +328,14 @@ class Filters:
         count = tiles[0].shape[0] if m_tile.pack > 1 else piece.depth * channels
         shape = (count, num, whole_words(kn, geometry.itemsize))
         transposed_psum = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.psum)
-        if m_tile.pack > 1 and block.place not in self.masks:
-            self.masks[block.place] = group_mask(m_tile, geometry, raw_sbuf.dtype)
         firsts = range(piece.first * depth - block.s0, (piece.first + num) * depth - block.s0, depth)
         if m_tile.pack > 1:
+            if block.place not in self.masks:
+                per_k = geometry.K // geometry.groups
+                self.masks[block.place] = mask_sbuf = constant((m_tile.kn, m_tile.pack), raw_sbuf.dtype, 1.0)
+                keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k, mask_sbuf)
             rows = (raw_sbuf[:, :, piece.row, s] for s in firsts)
-            transpose_into(transposed_psum, (spread_groups(row, self.masks[block.place], m_tile) for row in rows))
+            transpose_into(transposed_psum, (spread_groups(row, self.masks[block.place]) for row in rows))
         else:
             taps = [raw_sbuf[:, :, piece.row, s : s + piece.depth].permute((0, 2, 1)) for s in firsts]
             transpose_into(transposed_psum, taps)

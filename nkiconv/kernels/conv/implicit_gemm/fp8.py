@@ -6,7 +6,7 @@ images, one below the other, or if taps pair; zeros left and right only if taps 
 
 from ...._nki import nisa, nl
 from ....schedules.implicit_gemm_channels import CHUNKS, stationary_columns, tap_groups, word_of
-from ....schedules.implicit_gemm_outputs import comes_staged
+from ....schedules.implicit_gemm_products import comes_staged
 from ....schedules.tiles import WORD_BYTES, size_of
 from ..._prologue import load_x
 

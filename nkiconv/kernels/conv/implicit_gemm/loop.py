@@ -28,8 +28,16 @@ from ...._nki import nl
 from ....schedules.cuts import Bank, OutTile
 from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm_channels import MTile, stores_channels, sums_pitch
-from ....schedules.implicit_gemm_outputs import banks_of, lead_k_tiles, m_tile_out_tile, row_parts, x_place
-from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of
+from ....schedules.implicit_gemm_products import (
+    TapPair,
+    banks_of,
+    filter_order,
+    lead_k_tiles,
+    m_tile_out_tile,
+    matmuls_of,
+    row_parts,
+    x_place,
+)
 from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, WAITING_MAX, Item, kinds_of, sums_of
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share

@@ -13,7 +13,7 @@ from ...._nki import nisa, nl
 from ....schedules.cuts import Bank, OutTile
 from ....schedules.frames import is_transposed
 from ....schedules.implicit_gemm_channels import ALONE, KTile, stores_channels
-from ....schedules.implicit_gemm_outputs import XPlace, x_place
+from ....schedules.implicit_gemm_products import XPlace, x_place
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
 from ....schedules.regions import offset_at, region_at
@@ -22,7 +22,7 @@ from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced
 from ..._prologue import load_x
 from ..call import of_array, scale_residual
-from ..filter_feed import tiles_in_turn, transpose_into
+from ..filter_feed import tiles_in_turn, transposed_bank
 from ..regions import clear_window, residual_of
 from .fp8 import load_paired, new_paired
 
@@ -344,8 +344,8 @@ def store_run(hbm, data_sbuf, offset, step, ledger):
         side = div_ceil(count, nl.tile_size.pmax)
         full, more = count // side, count % side
         partitions = full + (1 if more > 0 else 0)
-        pixels_psum = nl.ndarray((partitions, side, cn + cn % 2), dtype=data_sbuf.dtype, buffer=nl.psum)
-        transpose_into(pixels_psum, [data_sbuf[:, first + tile : first + count : side] for tile in range(side)])
+        sources = [data_sbuf[:, first + tile : first + count : side] for tile in range(side)]
+        pixels_psum = transposed_bank(sources, partitions, cn + cn % 2)
         pixels_sbuf = nl.ndarray((partitions, side, cn), dtype=data_sbuf.dtype, buffer=nl.sbuf)
         read_pixels_out(pixels_sbuf, pixels_psum, partitions, 0, more, ledger)
         read_pixels_out(pixels_sbuf, pixels_psum, full, more, side, ledger)

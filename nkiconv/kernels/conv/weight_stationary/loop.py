@@ -36,9 +36,8 @@ from ..call import of_array
 from ..sums import Product, covering_first, elements_met, is_whole, multiply, spaced, sums_met, zero_sums
 from .filters import Residents, StackedResidents
 from .load import Inputs, StackedInputs
-from .results import PackedResults, Results
+from .results import PackedResults, Results, count_outputs, counter, new_output_statistics
 from .shift_and_add import ShiftAndAdd
-from .statistics import count_outputs, counter, new_output_statistics
 
 
 @dataclass

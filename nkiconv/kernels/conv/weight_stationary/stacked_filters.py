@@ -1,9 +1,11 @@
 """Stationaries of K packing: zero-padded filters transposed by the Tensor Engine, or Toeplitz matrices."""
 
+import itertools
+
 from ...._nki import nisa, nl
 from ....schedules.cuts import window_of
 from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements
-from ....schedules.tiles import cut_into, div_ceil
+from ....schedules.tiles import cut_at, cut_into, div_ceil
 from ..._dma import copy
 from ..filter_feed import clear_words, tiles_in_turn, transpose_together, transposes_of_bank, turn_forwards, turn_into
 from ..regions import load_depthwise, load_region, offset_at
@@ -68,7 +70,9 @@ class TransposedFilters(nl.NKIObject):
                 clear_words(flat_sbuf, nisa.engine.vector)
             raw_sbuf = None
             if schedule.filters == "straight":
-                for u, r, rn in schedule.z_loads:
+                # rows of taps that are not neighbours take a DMA each: an access pattern has few dims
+                together = rows.taps if rows.dilation == 1 else 1
+                for u, (r, rn) in itertools.product(range(schedule.U), cut_at(rows.taps, together)):
                     row = schedule.lead + u * schedule.V * rows.stride + r * rows.dilation
                     self._load_taps(z_sbuf, m_tile, u * m_tile[1], row, (r, rn), dmas)
             else:
@@ -205,10 +209,10 @@ class ToeplitzFilters(nl.NKIObject):
             if rows.dilation > 1:
                 nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
             if geometry.flipped:
-                w_sbuf = turn_forwards(w_sbuf.expand_dim(1)).reshape(w_sbuf.shape)
+                w_sbuf = turn_forwards(w_sbuf)
             for t in range(planes):
                 for r in range(rows.taps):
-                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, t * rows.taps + r]
+                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, 0, t * rows.taps + r]
                     nisa.tensor_copy(dst=z_sbuf[:, row], src=own, engine=nisa.engine.vector)
             copy(found_hbm[begin : begin + n], z_sbuf.reshape((n, planes * self.plane)))
         return found_hbm
