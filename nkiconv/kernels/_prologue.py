@@ -26,7 +26,7 @@ from .. import rules
 from .._nki import nisa, nl
 from ..schedules.cuts import places_inside
 from ..schedules.depthwise import GATED_ELEMENTS
-from ..schedules.frames import is_transposed
+from ..schedules.geometry import is_transposed
 from ..schedules.options import NUMBER_BYTES, NUMBERS_BYTES, Prologue
 from ..schedules.regions import regions_of_x
 from ..schedules.tiles import QUADRANT, cut, div_ceil, engine_parts, parts_of_images, size_of

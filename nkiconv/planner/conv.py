@@ -22,7 +22,7 @@ from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules import activation_stationary, implicit_gemm_unsupported
 from ..schedules.conv_algorithms import plan_of, precision_unsupported
 from ..schedules.geometry import Geometry, num_taps
-from ..schedules.implicit_gemm_channels import packed_channels
+from ..schedules.implicit_gemm import packed_channels
 from ..schedules.options import Options, norm_unsupported, prologue_unsupported, statistics_unsupported
 from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsupported, with_pairs
 from ..simulator import ArraySpec

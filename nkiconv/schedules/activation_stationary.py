@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .cuts import window_of
 from .depthwise_blocks import DepthwiseSettings, least_columns, pixels_among, window_width, windows_of
-from .frames import is_transposed
-from .geometry import Geometry, images_unsupported, is_evenly_apart, num_phases, writes_rows
+from .geometry import Geometry, images_unsupported, is_evenly_apart, is_transposed, num_phases, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
 from .patches import PatchSettings, patches_unsupported, takes_patches
 from .pixel_tiles import PixelSettings, can_fold, is_padded

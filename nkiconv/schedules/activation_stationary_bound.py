@@ -10,8 +10,7 @@ from typing import Any
 from ..simulator.timing.target import Target
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule
-from .frames import is_transposed
-from .geometry import Geometry, filter_rows, num_phases, writes_rows
+from .geometry import Geometry, filter_rows, is_transposed, num_phases, writes_rows
 from .moving_filters import num_transposes, parts_of
 from .options import Options
 from .patches import PatchSchedule

@@ -14,8 +14,7 @@ from .activation_stationary import NAME, settings_of, together_unsupported, unsu
 from .activation_stationary_bound import Bound
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_misfit, window_width
-from .frames import is_transposed
-from .geometry import Geometry, num_phases
+from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported

@@ -31,8 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cuts import most_of, window_of
-from .frames import is_transposed
-from .geometry import Axis, Geometry, num_phases, num_taps
+from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .options import Options
 from .settings import BY_SHAPE, Settings, count, double, half
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, div_ceil

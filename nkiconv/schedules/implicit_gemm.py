@@ -1,11 +1,36 @@
-"""Settings of `implicit_gemm`: weight-stationary, one matmul a tap."""
+"""`implicit_gemm`, weight-stationary, one matmul a tap: its settings, K tiles of input channels, M tiles of output
+channels, folded channels and fp8 pairs.
+
+Channels beyond a multiple of 128 are folded, so that they still fill the Tensor Engine's rows and columns. Inputs: the
+partitions hold `depth` copies of a K tile's x, each shifted by one more column of taps, so that one matmul computes the
+products of `depth` taps; all share one window, with zeros outside a tap's valid range. Outputs: an M tile makes two
+rows of y at once, (row, k) in the columns: it holds two copies of its filters, the second shifted by the stride, and
+one matmul reads the rows of x of both. Channels that are neighbours in HBM are not folded: x is transposed when it is
+loaded, results when they are stored.
+
+For fp8 the Tensor Engine contracts [K, 2, M] with [K, 2, N] in the time of [K, M] with [K, N] (double_row). The two are
+*slots*: the halves of a K tile of up to 256 channels, at one tap; or, for a single K tile, two taps, with zeros stored
+around x, so that both windows have one shape and a constant distance.
+
+    ALONE    one slot, a matmul a tap, as without pairs
+    CHUNKS   two slots of channels, a matmul a tap; the second slot's first `again` partitions repeat channels
+    TAPS     one slot, two taps a matmul; the last tap of an odd number has its own matmul
+    HALVES   TAPS of 128 channels whose last tap takes half a matmul: channels 0..63 and 64..127 are a pair on the first
+             64 rows of the PE array for one bank of sums, on the last 64 rows for the next, side by side; a second slot
+             holds x and that tap with both halves exchanged
+    STAGED   TAPS for short rows of x: they are loaded as one run and placed between zeros on chip
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from .cuts import in_batches, window_of
+from .geometry import Axis, Geometry, is_transposed, num_taps, span
 from .settings import ALL, WARM_UPS, Settings, choice, count, double, half, warm_up
-from .tiles import SBUF_BYTES
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, WORD_BYTES, cut, cut_at, div_ceil, share, whole_words
 
 SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
 FOLDS = ("none", "inputs", "outputs", "both")
@@ -48,3 +73,282 @@ class ImplicitGemmSettings(Settings):
     )
     product: str = choice("kind of products", PRODUCTS, near=ALL)
     loop: int = count("pairs of output tiles of a device loop's body; 0: all are unrolled", 0, LOOP_MAX, default=0)
+
+
+#: How the products of a K tile are paired.
+ALONE, CHUNKS, TAPS, HALVES, STAGED = "alone", "chunks", "taps", "halves", "staged"
+#: Channels of a folded K tile of pairs: each copy begins at a partition that engines can address.
+FOLDED = (32, 64)
+#: Rows of outputs of a folded M tile.
+ROWS = 2
+#: Bytes a partition of SBUF for the filters of a weight-resident group.
+FILTER_BYTES = 90_112
+
+
+class KTile(NamedTuple):
+    """A K tile: channels c0 .. c0+cn-1, at most 128 on each of its slots."""
+
+    c0: int
+    cn: int
+    depth: int = 1
+    pairing: str = ALONE
+    again: int = 0
+
+    @property
+    def stores_zeros(self) -> bool:
+        """Whether all of its windows are stored with their zeros."""
+        return self.pairing in (TAPS, HALVES, STAGED)
+
+    @property
+    def slots(self) -> int:
+        """Slots of its x and of its filters."""
+        return 2 if self.pairing in (CHUNKS, HALVES) else 1
+
+    def slot_channels(self, slot: int) -> list[tuple[int, int, int]]:
+        """(first partition, first channel after c0, count) of the parts of a slot."""
+        if slot == 0:
+            return [(0, 0, self.cn)]
+        if self.pairing == CHUNKS:
+            return [(0, self.cn - self.again, self.cn)]
+        half = self.cn // 2
+        return [(0, half, half), (half, 0, half)]
+
+    def again_of(self, slot: int) -> int:
+        """Partitions of a slot, from the first on, whose channels other partitions count."""
+        return self.again if slot + 1 == self.slots else 0
+
+
+@dataclass(frozen=True)
+class MTile:
+    """An M tile: output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, their K tiles, and its
+    output rows at once."""
+
+    k0: int
+    kn: int
+    pack: int
+    k_tiles: tuple[KTile, ...]
+    rows: int
+
+
+#: M tiles whose filters are in SBUF together
+Batch = tuple[MTile, ...]
+
+
+def stores_channels(geometry: Geometry) -> bool:
+    """Whether the kernel transposes results: neighbours in y are channels."""
+    return geometry.y_strides[0] == 1 and geometry.K > 1
+
+
+def left_over(count: int) -> int:
+    """`count` modulo 128 if two copies of these channels fit, else 0."""
+    rest = count % P_MAX
+    return rest if ROWS * rest <= P_MAX else 0
+
+
+def depth_of(geometry: Geometry) -> int:
+    """Copies of the left-over input channels; 1 if they cannot be folded."""
+    rest, columns, plain = left_over(geometry.C), geometry.columns, geometry.groups == 1 and geometry.C > 1
+    if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:
+        return 1
+    return min(P_MAX // rest, columns.taps)
+
+
+def rows_of(geometry: Geometry) -> int:
+    """Output rows at once if output channels are left over; 1 if they cannot be folded."""
+    rows, plain = geometry.rows, geometry.groups == 1 and geometry.C > 1
+    packs = geometry.packed > 0 and (P_MAX % geometry.packed != 0 or geometry.planes.taps > 1)
+    if left_over(geometry.K) == 0 or stores_channels(geometry) or not plain or rows.lhs_dilation > 1 or packs:
+        return 1
+    apart = rows.stride % rows.dilation != 0 or rows.taps + rows.stride // rows.dilation >= 2 * rows.taps
+    return 1 if rows.out < ROWS or apart else ROWS
+
+
+def m_tile_axis(geometry: Geometry, m_tile: MTile) -> Axis:
+    """The rows' Axis of an M tile; of pairs of rows, if it makes two output rows at once."""
+    rows = geometry.rows
+    if m_tile.rows == 1:
+        return rows
+    taps, stride = rows.taps + rows.stride // rows.dilation, ROWS * rows.stride
+    return Axis(rows.size, taps, div_ceil(rows.out, ROWS), stride, rows.dilation, before=rows.before)
+
+
+def tap_groups(geometry: Geometry, k_tile: KTile) -> int:
+    """Groups of columns of taps of a K tile; one matmul takes one group."""
+    return div_ceil(geometry.columns.taps, k_tile.depth)
+
+
+def group_depth(geometry: Geometry, k_tile: KTile, group: int) -> int:
+    """Columns of taps of a group; the last one may have fewer."""
+    return min(k_tile.depth, geometry.columns.taps - group * k_tile.depth)
+
+
+def m_tiles_of(
+    geometry: Geometry, settings: ImplicitGemmSettings, apart: bool, filter_bytes: int = FILTER_BYTES
+) -> list[MTile]:
+    """M tiles with at most so many bytes of filters. apart: whether groups must not share an M tile."""
+    per_c, per_k, fold = geometry.C // geometry.groups, geometry.K // geometry.groups, settings.fold
+    pack = 1
+    if not (apart or has_own_m_tiles(geometry)):
+        pack = min(geometry.groups, P_MAX // per_c, P_MAX // per_k)
+    most_k = most_channels(per_c, num_taps(geometry), geometry.itemsize, filter_bytes)
+    while pack > 1 and pack * per_k > most_k:
+        pack //= 2
+    rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
+    found = []
+    for g0 in range(0, geometry.groups, pack):
+        gn = min(pack, geometry.groups - g0)
+        outputs = [(0, gn * per_k)]
+        if rows > 1:
+            outputs = cut_at(per_k, P_MAX)
+        elif gn == 1 and geometry.packed > 0:
+            each = geometry.packed
+            outputs = [(b0 * each, bn * each) for b0, bn in cut(per_k // each, max(1, most_k // each))]
+        elif gn == 1:
+            outputs = cut(per_k, most_k)
+        k_tiles = (KTile(g0 * per_c, gn * per_c),) if gn > 1 else _k_tiles_of_group(geometry, g0, settings)
+        found += [MTile(g0 * per_k + k0, kn, gn, k_tiles, 1) for k0, kn in outputs[:-1]]
+        found.append(MTile(g0 * per_k + outputs[-1][0], outputs[-1][1], gn, k_tiles, rows))
+    return found
+
+
+def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSettings) -> tuple[KTile, ...]:
+    """K tiles of a group that shares no M tile."""
+    per_c = geometry.C // geometry.groups
+    depth = depth_of(geometry) if settings.fold in ("inputs", "both") else 1
+    if settings.product in FP8_PRODUCTS:
+        return paired_k_tiles(geometry, settings.product, left_over(geometry.C) if depth > 1 else 0, depth)
+    parts = cut(per_c, P_MAX) if depth == 1 else cut_at(per_c, P_MAX)
+    whole = [KTile(group * per_c + c0, cn) for c0, cn in parts]
+    return (*whole[:-1], whole[-1]._replace(depth=depth))
+
+
+def most_channels(C: int, taps: int, itemsize: int, filter_bytes: int = FILTER_BYTES) -> int:
+    """Most output channels of an M tile: their filters fit, and so do the Tensor Engine's columns."""
+    return max(1, min(P_MAX, filter_bytes // (div_ceil(C, P_MAX) * taps * itemsize)))
+
+
+def packed_channels(K: int, C: int, taps: int, itemsize: int) -> int:
+    """Output channels of a block of a packed filter: the largest divisor of K whose blocks make fewest M tiles."""
+    most = most_channels(C, taps, itemsize)
+    divisors = [count for count in range(1, min(K, most) + 1) if K % count == 0]
+    return min(reversed(divisors), key=lambda count: div_ceil(K // count, most // count))
+
+
+def paired_k_tiles(geometry: Geometry, product: str, rest: int, depth: int) -> tuple[KTile, ...]:
+    """K tiles with paired channels; the last `rest` channels are folded `depth` times if rest is not 0."""
+    columns, taps, whole = geometry.columns, num_taps(geometry), geometry.C - rest
+    in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == columns.size and geometry.frames is None
+    # rows of an image are neighbours in HBM, an output tile has all of their columns, and none is cropped
+    staged = product == "fp8_staged" and in_line and columns.out <= BANK_COLUMNS and columns.before >= 0
+    count = div_ceil(whole, P_MAX)
+    paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
+    found = []
+    for c0, cn in cut(paired, 2 * P_MAX):
+        each = div_ceil(cn, 2)
+        found.append(KTile(c0, each, 1, CHUNKS, 2 * each - cn))
+    if paired < whole:
+        how = ALONE if taps == 1 else STAGED if staged else TAPS
+        if how == TAPS and product == "fp8_halves" and whole - paired == P_MAX and taps % 2 == 1 and rest == 0:
+            how = HALVES
+        found.append(KTile(paired, whole - paired, 1, how))
+    if rest > 0:
+        # partitions of a copy; some of its channels are also in the K tile before
+        of = next((some for some in FOLDED if rest <= some), FOLDED[-1])
+        of = of if geometry.C >= of else rest
+        deep = min(depth, P_MAX // of)
+        within = of in FOLDED and (deep - 1) * columns.dilation <= columns.size
+        found.append(KTile(geometry.C - of, of, deep, STAGED if staged and within else TAPS, of - rest))
+    return tuple(found)
+
+
+def word_of(geometry: Geometry) -> int:
+    """Elements of a row of x that one copied word holds."""
+    return next(word for word in (WORD_BYTES, 2, 1) if geometry.columns.size % word == 0)
+
+
+def sums_pitch(geometry: Geometry, k_tiles: Sequence[KTile], images: int, own: int) -> int:
+    """Rows of sums from one image of a bank to the next: more than an image's own if zeros lie between images; images
+    share these, as the rows of all images are one dimension of a pair's access pattern."""
+    if images == 1 or all(k_tile.pairing == ALONE for k_tile in k_tiles):
+        return own
+    rows = geometry.rows
+    extent, (first, count) = window_of(rows, rows.out), span(rows, 0, rows.out)
+    above = first + rows.before  # zeros above x; the rest of them are below
+    return max(own, div_ceil(extent - min(above, extent - above - count), rows.stride))
+
+
+def counted(k_tiles: Sequence[KTile]) -> list[tuple[KTile, int]]:
+    """(K tile, count of equal ones) of the K tiles of x: only the last two may differ from the first."""
+    alike = max(1, len(k_tiles) - 2)
+    return [(k_tiles[0], alike), *((k_tile, 1) for k_tile in k_tiles[alike:])]
+
+
+def m_tile_bytes(geometry: Geometry, m_tile: MTile) -> int:
+    """Bytes a partition of an M tile's stationaries."""
+    taps = sum(many * k_tile.slots * tap_groups(geometry, k_tile) for k_tile, many in counted(m_tile.k_tiles))
+    rows = geometry.planes.taps * m_tile_axis(geometry, m_tile).taps * m_tile.rows
+    return rows * taps * stationary_columns(geometry, m_tile) * geometry.itemsize
+
+
+def stationary_columns(geometry: Geometry, m_tile: MTile) -> int:
+    """Columns of a stationary; for fp8 rounded up to whole words, so that transposed filters are copied by words."""
+    plain = geometry.itemsize == 1 and m_tile.pack == 1 and geometry.packed == 0 and geometry.C > 1
+    return whole_words(m_tile.kn, geometry.itemsize) if plain else m_tile.kn
+
+
+def is_depthwise_m_tile(geometry: Geometry, m_tile: MTile) -> bool:
+    """Whether each channel has its own filters, all in this M tile; False for a packed filter, which is loaded in
+    place."""
+    own = geometry.groups == geometry.C and geometry.packed == 0 and geometry.direct is None
+    return own and m_tile.kn == m_tile.k_tiles[0].cn * (geometry.K // geometry.C)
+
+
+def batches_of(geometry: Geometry, m_tiles: Sequence[MTile], by_channels: bool, filter_bytes: int) -> tuple[Batch, ...]:
+    """Weight-resident groups of M tiles, with at most so many bytes of filters each; if several, as many for either
+    half of the M tiles, so that two cores can share them. by_channels: several in any case."""
+    most = min(len(m_tiles), *(max(1, filter_bytes // m_tile_bytes(geometry, m_tile)) for m_tile in m_tiles))
+    by_channels = by_channels or most < len(m_tiles)
+    return tuple(map(tuple, in_batches(m_tiles, most, PARTS if len(m_tiles) > 1 and by_channels else 1)))
+
+
+def moved_from(batches: Sequence[Batch], count: int) -> tuple[int, ...]:
+    """For each group its first M tile whose filters DMA transposes: of the last `count` of all, or of each half."""
+    halves, found = PARTS if len(batches) > 1 else 1, []
+    for core in range(halves):
+        first, many = share(len(batches), halves, core)
+        left, own = count, []
+        for batch in reversed(batches[first : first + many]):
+            own.append(max(0, len(batch) - left))
+            left = max(0, left - len(batch))
+        found += own[::-1]
+    return tuple(found)
+
+
+def can_move(geometry: Geometry) -> bool:
+    """Whether DMA can transpose filters: plain ones of 16 bits and one group."""
+    plain = geometry.groups == 1 and geometry.packed == 0 and geometry.direct is None and not geometry.flipped
+    return geometry.itemsize == 2 and plain
+
+
+def by_input(geometry: Geometry) -> bool:
+    """Whether filters are loaded by input channels, with taps reversed: in transposed convolutions whose groups share
+    no M tile."""
+    return geometry.flipped and has_own_m_tiles(geometry)
+
+
+def has_own_m_tiles(geometry: Geometry) -> bool:
+    """Whether each group has its own M tiles: it is the only one, or too wide for two to share the array."""
+    widest = max(geometry.C, geometry.K) // geometry.groups
+    return geometry.groups == 1 or ROWS * widest > P_MAX
+
+
+def lies_ready(geometry: Geometry, m_tile: MTile, k_tile: KTile) -> bool:
+    """Whether a transposed convolution's filters are stationaries as loaded: [c, k, taps reversed]."""
+    return by_input(geometry) and m_tile.rows == 1 and k_tile.depth == 1
+
+
+def can_together(geometry: Geometry, batch: Batch) -> bool:
+    """Whether a group's M tiles read the same K tiles of x, more than one; False if x or results are transposed, which
+    takes extra banks."""
+    several = len(batch[0].k_tiles) > 1 and not is_transposed(geometry) and not stores_channels(geometry)
+    return several and all(m_tile.k_tiles == batch[0].k_tiles and m_tile.rows == 1 for m_tile in batch)

@@ -11,9 +11,8 @@ from typing import Any
 
 from ..simulator.timing.target import Target
 from .cuts import OutTile, tap_blocks
-from .frames import is_transposed
-from .geometry import Geometry, filter_rows, num_taps
-from .implicit_gemm_channels import (
+from .geometry import Geometry, filter_rows, is_transposed, num_taps
+from .implicit_gemm import (
     HALVES,
     STAGED,
     KTile,

@@ -12,9 +12,8 @@ from typing import Any
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .geometry import Geometry
-from .implicit_gemm import FOLDS, ORDERS, PRODUCTS, SHARDS, X_BYTES, ImplicitGemmSettings
+from .implicit_gemm import ALONE, FOLDS, ORDERS, PRODUCTS, SHARDS, X_BYTES, ImplicitGemmSettings, can_move, can_together
 from .implicit_gemm_bound import Bound
-from .implicit_gemm_channels import ALONE, can_move, can_together
 from .implicit_gemm_products import banks_of
 from .implicit_gemm_schedule import Schedule, build
 from .implicit_gemm_unsupported import (

@@ -11,9 +11,13 @@ from functools import lru_cache
 from .cuts import (
     Bank,
     OutTile,
+    Product,
     axis_elements,
     bank_unit,
     cut_planes,
+    home_tap,
+    in_order,
+    is_whole,
     most_of,
     num_plane_parts,
     put_first,
@@ -21,13 +25,13 @@ from .cuts import (
     window_of,
 )
 from .geometry import Axis, Geometry, Met, filter_rows, num_taps, span, valid_range
-from .implicit_gemm import ImplicitGemmSettings
-from .implicit_gemm_channels import (
+from .implicit_gemm import (
     ALONE,
     CHUNKS,
     HALVES,
     STAGED,
     Batch,
+    ImplicitGemmSettings,
     KTile,
     MTile,
     by_input,
@@ -40,7 +44,6 @@ from .implicit_gemm_channels import (
     word_of,
 )
 from .planes import is_by_plane
-from .products import Product, home_tap, in_order, is_whole
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, div_ceil, share, transposes_of_bank
 
 #: Elements a partition of an M tile's results for one output tile.

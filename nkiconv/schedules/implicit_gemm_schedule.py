@@ -11,12 +11,11 @@ from operator import attrgetter
 from typing import Any
 
 from .cuts import OutTile, k_tiles_of
-from .frames import is_transposed
-from .geometry import Axis, Geometry, num_taps, valid_range
-from .implicit_gemm import ImplicitGemmSettings
-from .implicit_gemm_channels import (
+from .geometry import Axis, Geometry, is_transposed, num_taps, valid_range
+from .implicit_gemm import (
     FILTER_BYTES,
     Batch,
+    ImplicitGemmSettings,
     KTile,
     MTile,
     batches_of,

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from .frames import is_transposed
-from .geometry import Geometry, images_unsupported
-from .implicit_gemm import FOLDS, FP8_PRODUCTS, PRODUCTS, ImplicitGemmSettings
-from .implicit_gemm_channels import ALONE, can_move, can_together, depth_of, left_over, rows_of, stores_channels
+from .geometry import Geometry, images_unsupported, is_transposed
+from .implicit_gemm import (
+    ALONE,
+    FOLDS,
+    FP8_PRODUCTS,
+    PRODUCTS,
+    ImplicitGemmSettings,
+    can_move,
+    can_together,
+    depth_of,
+    left_over,
+    rows_of,
+    stores_channels,
+)
 from .implicit_gemm_products import x_place
 from .implicit_gemm_schedule import Schedule
 from .options import PROLOGUE_ARGUMENTS, Options

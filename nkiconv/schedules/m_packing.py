@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from .block_axes import BlockAxis, ShiftedPart, block_axis, part_of, plain_axis
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Sweep, home_first
 from .cuts import axis_elements, cut_planes, parts_for_cores
-from .frames import is_transposed
-from .geometry import Axis, Geometry, images_axis, num_phases, num_taps, sees_itself, span
+from .geometry import Axis, Geometry, images_axis, is_transposed, num_phases, num_taps, sees_itself, span
 from .options import PROLOGUE_ARGUMENTS, Options, packed_statistics_bytes, taken_unsupported
 from .planes import is_by_plane, k_tiles_of_windows, window_channels, with_windows
 from .settings import (

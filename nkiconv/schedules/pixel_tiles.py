@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from .cuts import Outputs, hull, most_of, window_of
-from .frames import is_transposed
-from .geometry import Axis, Geometry, num_phases, num_taps
+from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .moving_filters import FilterSchedule, all_places, comes_raw, own_piece, raw_bytes, way_of
 from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up

@@ -18,8 +18,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from .cuts import window_of
-from .frames import parts_of_x
-from .geometry import Axis, Geometry, filter_rows, images_axis
+from .geometry import Axis, Geometry, filter_rows, images_axis, parts_of_x
 from .options import PROLOGUE_ARGUMENTS, Options
 from .pairs_of_planes import rows_of_taps_unsupported, with_rows_of_taps
 from .settings import Config, setting

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .frames import plane_pieces
-from .geometry import Geometry
+from .geometry import Geometry, plane_pieces
 from .planes import channel_pieces, is_by_plane, sources_of, taps_inside, window_channels
 
 Pattern = list[list[int]]

@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .cuts import cut_planes, most_of
-from .frames import are_side_by_side, parts_of_x
-from .geometry import Geometry, num_taps, writes_rows
-from .implicit_gemm_channels import has_own_m_tiles, left_over
+from .geometry import Geometry, are_side_by_side, num_taps, parts_of_x, writes_rows
+from .implicit_gemm import has_own_m_tiles, left_over
 from .options import Options
 from .patches import is_patches
 from .prices import round_trip_ns

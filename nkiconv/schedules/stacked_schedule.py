@@ -11,9 +11,8 @@ from typing import ClassVar
 from .block_axes import BlockAxis, part_at, plain_axis
 from .block_axes import Part as BlockPart
 from .block_schedule import Bank, Lanes, Place, Sweep
-from .cuts import axis_elements, cut_planes, most_of, parts_for_cores, window_of
+from .cuts import axis_elements, cut_planes, home_tap, most_of, parts_for_cores, window_of
 from .geometry import Axis, Geometry, span
-from .products import home_tap
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, share, some_of, whole_words
 
 #: Bytes per partition of x of one output tile, of fp32 results of one output tile and M tile (half with a residual), of

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..simulator.timing.target import Target
 from .block_schedule import Lanes, RowTile, Schedule, banks_of, blocks_in, blocks_met, size_of
-from .frames import is_transposed
-from .geometry import Geometry
+from .geometry import Geometry, is_transposed
 from .options import Options
 from .planes import with_windows
 from .prices import (

@@ -7,8 +7,7 @@ frames and x, are copied from HBM to HBM; the transfers start before the algorit
 from ... import axis as extents
 from ... import rules
 from ..._nki import nl
-from ...schedules.frames import Frames
-from ...schedules.geometry import APART_BYTES, Axis, Geometry, images_axis, repeated, sees_itself, thinned
+from ...schedules.geometry import APART_BYTES, Axis, Frames, Geometry, images_axis, repeated, sees_itself, thinned
 from ...schedules.tiles import dense_strides, picked, require, result_strides, share, size_of
 from .._arguments import FP8, NAMES, check_tensors, refuse
 from .._dma import copy

@@ -1,10 +1,10 @@
 """Sums of products in PSUM: matmuls, sums without a whole first product, views of a product's outputs and elements."""
 
 from ..._nki import nisa, nl
+from ...schedules.cuts import Product as Product
+from ...schedules.cuts import covering_first as covering_first
+from ...schedules.cuts import is_whole as is_whole
 from ...schedules.geometry import valid_range
-from ...schedules.products import Product as Product
-from ...schedules.products import covering_first as covering_first
-from ...schedules.products import is_whole as is_whole
 
 
 def sums_met(acc_psum, product, first):

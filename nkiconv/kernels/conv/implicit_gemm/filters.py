@@ -12,8 +12,9 @@ import itertools
 from typing import Any
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import in_order as tap_order
 from ....schedules.geometry import num_taps
-from ....schedules.implicit_gemm_channels import (
+from ....schedules.implicit_gemm import (
     ALONE,
     group_depth,
     lies_ready,
@@ -33,14 +34,13 @@ from ....schedules.implicit_gemm_products import (
 )
 from ....schedules.implicit_gemm_schedule import AHEAD_BYTES
 from ....schedules.planes import channel_runs
-from ....schedules.products import in_order as tap_order
 from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
 from ..._engines import START_WORK, VECTOR_WORK, copy_balanced, is_16bit, pick
 from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import transpose_into, turn_forwards
 from ..regions import load_depthwise, load_filters, load_region
-from .winograd import load_planes_of_taps, sums_of_taps
+from .prepared import load_planes_of_taps, sums_of_taps
 
 
 def new_tile(geometry, block, dtype, whole=False):

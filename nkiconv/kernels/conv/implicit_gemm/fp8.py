@@ -1,11 +1,11 @@
-"""product="fp8_pairs": x with the zeros that pairs need, and their matmuls; `implicit_gemm_channels` defines pairs.
+"""product="fp8_pairs": x with the zeros that pairs need, and their matmuls; `implicit_gemm` defines pairs.
 
 x of a K tile is [channels, slots, images, rows, columns]. Zeros above and below are stored if a bank has several
 images, one below the other, or if taps pair; zeros left and right only if taps pair.
 """
 
 from ...._nki import nisa, nl
-from ....schedules.implicit_gemm_channels import CHUNKS, stationary_columns, tap_groups, word_of
+from ....schedules.implicit_gemm import CHUNKS, stationary_columns, tap_groups, word_of
 from ....schedules.implicit_gemm_products import comes_staged
 from ....schedules.tiles import WORD_BYTES, size_of
 from ..._prologue import load_x
