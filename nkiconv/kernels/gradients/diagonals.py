@@ -20,7 +20,7 @@ from .._masks import constant, keep_between, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
-from .loads import Feed, Piece, as_stored, clear_sides, clear_x, clear_y, is_channels_last, load_x, load_y, with_last
+from .loads import Feed, Piece, as_stored, clear_sides, clear_tile, is_channels_last, load_tile, with_last
 from .loop import new_blocks
 from .sums import own_part, run_parts, start_ones, with_other_half
 
@@ -120,21 +120,14 @@ def piece_of(plan, part, group):
 def load_step(work, feed, index):
     """Load a step's x and gy, except rows of x that it shares with the step before. Loads into other new buffers follow
     the first buffer's, which wait for zeros."""
-    geometry, settings, taps = work.geometry, work.plan.settings, range(work.geometry.planes.taps)
-    step, into, holds = feed.tiles[index], feed.of(index), 0 < index < len(feed.buffers)
-    whole = piece_of(work.plan, 0, step.parts[0])
+    taps, step, into, plan = range(work.geometry.planes.taps), feed.tiles[index], feed.of(index), work.plan
+    pieces = [piece_of(plan, part, groups) for part, groups in enumerate(step.parts)]
     # a buffer keeps the zeros around planes while its strip is the same
-    beside = settings.strips == 0 or into.strip != step.strip
+    beside = plan.settings.strips == 0 or into.strip != step.strip
     into.strip = step.strip
-    for t in taps:
-        clear_x(geometry, whole, step.tile, into.x[t], t, beside, holds)
-    clear_y(geometry, whole, step.tile, into.y, beside, holds)
-    there = whole.h[0] + (work.plan.shared if step.follows else 0)
-    for part, groups in enumerate(step.parts):
-        piece = piece_of(work.plan, part, groups)
-        for t in taps:
-            load_x(work, piece, step.tile, into.x[t], t, (there, piece.h[0] + piece.h[1]))
-        load_y(work, piece, step.tile, into.y, (0, piece.rows))
+    clear_tile(work.geometry, pieces[0], step.tile, into, taps, beside, 0 < index < len(feed.buffers))
+    there = plan.h[0] + (plan.shared if step.follows else 0)
+    load_tile(work, pieces, step.tile, into, taps, pieces[0].rows, there)
 
 
 def spans_of(work, step):

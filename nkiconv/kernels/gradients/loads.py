@@ -6,6 +6,7 @@ Tiles are [units, rows, columns, channels]; in memory channels precede rows and 
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.cuts import window_of
 from ...schedules.geometry import valid_range
 from ...schedules.tiles import div_ceil, size_of
 from .._dma import copy
@@ -74,28 +75,25 @@ def as_stored(part, last):
     return part if last else part.permute((0, 3, 1, 2))
 
 
-def clear_y(geometry, piece, tile, y_sbuf, beside=True, holds=False):
-    """Write zeros to rows of gy, and with `beside` columns, that some unit lacks. holds: as in `clear_sides`."""
-    rows = min(piece.rows, *(region.rows.extent for region in tile))
-    columns = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
-    whole = y_sbuf[:, 0 : piece.rows, 0 : piece.columns]
-    clear_sides(whole, is_channels_last(geometry.y_strides), (0, rows), (0, columns), holds)
-
-
-def clear_x(geometry, piece, tile, x_sbuf, t, beside=True, holds=False):
-    """Write zeros above and below x, and with `beside` left and right of it, at a plane of taps. holds: as in
-    `clear_sides`."""
+def clear_tile(geometry, piece, tile, blocks, planes, beside=True, holds=False):
+    """Write zeros to rows of gy that some unit lacks, and above and below x at planes of taps; with `beside` also to
+    columns. holds: as in `clear_sides`."""
     (top, height), (start, width) = piece.h, piece.w
-    low, high, left, right = 0, height, 0, width
-    for region in tile:
-        low, left = max(low, min(region.rows.low - top, height)), max(left, min(region.columns.low - start, width))
-        high, right = min(high, region.rows.high - top), min(right, region.columns.high - start)
-        is_spread = geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
-        if is_spread or valid_range(geometry.planes, t, region.z, 1)[2] == 0:
-            low, high = 0, 0
-    columns = (left, max(left, right)) if beside else (0, width)
-    whole = x_sbuf[:, 0:height, 0:width]
-    clear_sides(whole, is_channels_last(geometry.x_strides), (low, max(low, high)), columns, holds)
+    is_spread = geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
+    for t in planes:
+        low, high, left, right = 0, height, 0, width
+        for region in tile:
+            low, left = max(low, min(region.rows.low - top, height)), max(left, min(region.columns.low - start, width))
+            high, right = min(high, region.rows.high - top), min(right, region.columns.high - start)
+            if is_spread or valid_range(geometry.planes, t, region.z, 1)[2] == 0:
+                low, high = 0, 0
+        columns = (left, max(left, right)) if beside else (0, width)
+        whole = blocks.x[t][:, 0:height, 0:width]
+        clear_sides(whole, is_channels_last(geometry.x_strides), (low, max(low, high)), columns, holds)
+    rows = min(piece.rows, *(region.rows.extent for region in tile))
+    count = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
+    whole = blocks.y[:, 0 : piece.rows, 0 : piece.columns]
+    clear_sides(whole, is_channels_last(geometry.y_strides), (0, rows), (0, count), holds)
 
 
 def clear_sides(tile, last, rows, columns, holds=False):
@@ -113,6 +111,20 @@ def clear_sides(tile, last, rows, columns, holds=False):
         first = as_stored(tile[:, rows[0] : rows[1], columns[0] : columns[0] + 1, 0:1], last)
         for engine in (nisa.engine.vector, nisa.engine.gpsimd):
             nisa.memset(dst=first, value=0.0, engine=engine)
+
+
+def load_tile(work, pieces, tile, blocks, planes, rows, there=0):
+    """Load x at planes of taps, and gy, of a tile's units: `rows` rows of gy at a time and the rows of the windows that
+    they need, from row `there` on."""
+    bottom, axis = sum(pieces[0].h), work.geometry.rows
+    for row in range(0, pieces[0].rows, rows):
+        needed = row * axis.stride + window_of(axis, rows, pieces[0].r[1])
+        needed = bottom if row + rows == pieces[0].rows else min(bottom, max(there, needed))
+        for piece in pieces:
+            for t in planes:
+                load_x(work, piece, tile, blocks.x[t], t, (there, needed))
+            load_y(work, piece, tile, blocks.y, (row, row + rows))
+        there = needed
 
 
 def load_y(work, piece, tile, y_sbuf, rows):

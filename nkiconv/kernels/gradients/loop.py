@@ -9,12 +9,11 @@ from ...schedules.blocks import taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD
-from ...schedules.cuts import window_of
 from ...schedules.tiles import PSUM_BANKS, div_ceil, filled
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
-from .loads import Feed, Piece, as_stored, clear_x, clear_y, is_channels_last, load_lines, load_x, load_y, tile_of
+from .loads import Feed, Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
 from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
 from .transposes import start_transposes, transpose_for
 
@@ -43,13 +42,13 @@ def run_weight(work):
 
 def run_passes(work, passes, buffers):
     """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
-    order, work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
-    feed, settings = Feed(order.tiles, buffers, partial(load_blocks, work)), work.plan.settings
+    (tiles, products), work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
+    feed, settings = Feed(tiles, buffers, partial(load_blocks, work)), work.plan.settings
     sums, held, joint = [], filled(PSUM_BANKS, None), None
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None
-    for at, some in enumerate(order.products):
+    for at, some in enumerate(products):
         if ahead == None:
-            feed.until(some.stays + len(feed.buffers))
+            feed.until(some.oldest + len(feed.buffers))
         if some.starts:
             sums = [start_sums(work, accumulator) for accumulator in some.accumulators]
             joint = None if work.half < 0 else start_joint(some.accumulators)
@@ -58,7 +57,7 @@ def run_passes(work, passes, buffers):
         for column in range(settings.columns):
             q = (begin + column) % settings.columns
             if ahead != None:
-                transpose_ahead(work, ahead, feed, order.products, at, q)
+                transpose_ahead(work, ahead, feed, products, at, q)
             for bank in banks:
                 if q % (some.accumulators[bank].beside * work.plan.apart) < work.plan.apart:
                     add_products(work, some.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
@@ -144,9 +143,7 @@ def load_blocks(work, feed, index):
         for part, c in enumerate(one.c)
         if part == 0 or c[1] > 0
     ]
-    for t in one.planes:
-        clear_x(geometry, pieces[0], tile, blocks.x[t], t)
-    clear_y(geometry, pieces[0], tile, blocks.y)
+    clear_tile(geometry, pieces[0], tile, blocks, one.planes)
     if plan.lines:
         if len(one.planes) > 0:
             load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
@@ -154,15 +151,7 @@ def load_blocks(work, feed, index):
         return
     # planes without zeros around them are loaded as runs
     by_rows = len(tile) <= ROWS_REGIONS and (is_channels_last(geometry.x_strides) or one.clips == None)
-    rows, there, bottom = 1 if by_rows else settings.rows, 0, sum(one.h)
-    for row in range(0, settings.rows, rows):
-        needed = row * geometry.rows.stride + window_of(geometry.rows, rows, one.r[1])
-        needed = bottom if row + rows == settings.rows else min(bottom, max(there, needed))
-        for piece in pieces:
-            for t in one.planes:
-                load_x(work, piece, tile, blocks.x[t], t, (there, needed))
-            load_y(work, piece, tile, blocks.y, (row, row + rows))
-        there = needed
+    load_tile(work, pieces, tile, blocks, one.planes, 1 if by_rows else settings.rows)
 
 
 def columns_of(work, accumulator, count):
