@@ -42,11 +42,12 @@ from nkiconv.simulator.timing import Rates
 pytestmark = pytest.mark.simulator_only
 
 #: What no algorithm runs: too many instructions, or one output's window does not fit.
-REFUSED = ("9.6 M samples, 255 taps", "stride 200, 200 x 200 taps, transposed", "FCN-32s, 21 groups")
+REFUSED = ("9.6 M samples, 255 taps", "stride 200, 200 x 200 taps, transposed", "FCN-32s, 21 groups",
+           "7 x 304 taps far apart", "10,000 x 10,000, 255 x 255 taps")  # fmt: skip
 
 
 @pytest.mark.cover(0, keep=["1,048,576 filters", "1,024 rows of 128 taps, NHWC, dgrad", "FCN-32s, 21 groups",
-                            "20,000 x 20,000 rows, wgrad"])  # fmt: skip
+                            "20,000 x 20,000 rows, wgrad", "7 x 304 taps far apart"])  # fmt: skip
 @pytest.mark.parametrize("name", big_problems.BIG)
 def test_estimates_of_big_problems(quickly, name):
     """Chosen or refused by name, from at most so many pieces."""

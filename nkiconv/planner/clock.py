@@ -23,9 +23,9 @@ from ..simulator.timeline import ENGINES, Tasks, Timeline, build, repeated_ns, r
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: Most instructions of a core of an estimate's first candidate, beyond which its trace is cut, and of all others
-#: together.
-INSTRUCTIONS, OTHERS = 140, 100
+#: Most instructions of a core of an estimate's first candidate, beyond which its trace is cut, of all others together,
+#: and of one without others, of which only matmuls on zeros are to be counted.
+INSTRUCTIONS, OTHERS, ALONE = 140, 100, 70
 #: Instructions that take as long as a trace's fixed cost.
 TRACE = 20
 #: Ratio of the second candidate's time on core 1 to the first's below which core 0 is timed, too.
@@ -66,11 +66,12 @@ class _Race:
     """The candidates of one estimate on the clock."""
 
     def __init__(self, launch: Callable[[str, Config], Launch], rates: Rates) -> None:
-        self.launch, self.rates, self.left = launch, rates, INSTRUCTIONS
+        self.launch, self.rates = launch, rates
         self.found: dict[Choice, Probe] = {}
 
     def fastest(self, candidates: Sequence[Choice]) -> Choice:
         known: dict[str, Counts] = {}
+        self.left = INSTRUCTIONS if len(candidates) > 1 else ALONE
         for one in candidates:
             self.time(one, known.get(one[0]))
             if one in self.found and any(self.found[one].least):

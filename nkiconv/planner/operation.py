@@ -63,8 +63,10 @@ class Operation(ABC):
         """The Shape of the whole request; times: how many times a problem has it, if it is a part."""
 
     def fits_whole(self, shape: Shape, algorithm: str, config: Config) -> bool:
-        """Whether the kernel takes settings of a part for the whole, too: its memory depends on all extents."""
-        return shape.whole is None or not self.kernel_reason(algorithm, shape.whole, config)
+        """Whether the kernel takes settings of a part for the whole, too: its memory depends on all extents. The part
+        knows of too many instructions before the whole's tiles are listed."""
+        both = () if shape.whole is None else (shape, shape.whole)
+        return not any(self.kernel_reason(algorithm, one, config) for one in both)
 
     @abstractmethod
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:

@@ -55,8 +55,12 @@ def pieces_of(problem: ConvProblem) -> int:
     P, Q = problem.P, problem.Q
     if is_rows(problem):
         return -(-problem.C // PARTITIONS) * problem.N * -(-Q // BANK_COLUMNS)
-    wide = math.prod(map(_seen, problem.axes)) * problem.itemsize > WINDOW_BYTES
-    return problem.N * problem.Z * (P * Q if wide else max(-(-P * Q // BANK_COLUMNS), -(-P // ROWS)))
+    return problem.N * problem.Z * (P * Q if _is_wide(problem) else max(-(-P * Q // BANK_COLUMNS), -(-P // ROWS)))
+
+
+def _is_wide(problem: ConvProblem) -> bool:
+    """Whether each output is a piece."""
+    return not is_rows(problem) and math.prod(map(_seen, problem.axes)) * problem.itemsize > WINDOW_BYTES
 
 
 def _seen(axis: Axis) -> int:
@@ -78,7 +82,8 @@ def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset
     """
     found = problem
     kept |= {"Z"} if asked.has_frames else set()
-    for name, least in (CUTS_OF_ROWS if is_rows(problem) else CUTS).items():
+    for name, step in (CUTS_OF_ROWS if is_rows(problem) else CUTS).items():
+        least = 1 if _is_wide(problem) else step
         pieces, count = pieces_of(found), getattr(found, name)
         if name not in kept and pieces > PIECES:
             wanted = max(least, div_ceil(count * PIECES, pieces))

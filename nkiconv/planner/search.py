@@ -27,7 +27,6 @@ from __future__ import annotations
 import dataclasses
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
@@ -96,19 +95,9 @@ def search(request: Request, *, wide: bool, advance: Advance, quick: bool = Fals
         return found.of_estimate() if quick else found.plan()
 
 
-class Hedged(NamedTuple):
-    """A plan that hedges another, perhaps itself; the mean us over the same phases, worst regret and where that is
-    (`Regrets.ruin`) of the other."""
-
-    plan: Plan
-    us: float
-    regret: float
-    ruin: str
-
-
-def hedged(request: Request, candidate: Candidate, most: int) -> Hedged | None:
-    """What hedges a candidate, without a search for faster ones; None if no inferred constant makes it take more than
-    `RUINOUS` times as long.
+def hedged(request: Request, candidate: Candidate, most: int) -> Plan | None:
+    """The plan of least expected regret beside a candidate, perhaps itself, without a search for faster ones; None if
+    no inferred constant makes the candidate take more than `RUINOUS` times as long.
 
     Args: most: instructions of the candidate's kernel, and of the refinement of hedges.
     Raises: NothingRuns: the kernel refuses it; TraceLimitError: it has more instructions.
@@ -148,7 +137,7 @@ class _Search:
         effort, most = (TUNED, WIDE_INSTRUCTIONS) if self.wide else (TIMED, HEDGES_INSTRUCTIONS)
         return self._plan_with_hedges(self._regrets(trials), trials, effort, most)
 
-    def hedged(self, candidate: Candidate, most: int) -> Hedged | None:
+    def hedged(self, candidate: Candidate, most: int) -> Plan | None:
         """As the function `hedged`."""
         one = self.times.whole(candidate, most)
         if one is None or one.timing is None:
@@ -157,8 +146,7 @@ class _Search:
         regrets = self._regrets([one])
         if not regrets.rising(one, RUINOUS):
             return None
-        plan = self._plan_with_hedges(regrets, [one], TIMED, most)
-        return Hedged(plan, phases(one.timing.timed, plan.phases).mean_us, regrets.worst(one), regrets.ruin(one))
+        return self._plan_with_hedges(regrets, [one], TIMED, most)
 
     def of_estimate(self) -> Plan:
         """The plan of the estimate alone, or of the first candidate that runs if the estimate does not."""

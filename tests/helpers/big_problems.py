@@ -76,5 +76,9 @@ BIG: dict[str, Callable[[], ConvProblem]] = {
     ),
     "16,384 channels": lambda: ConvProblem(N=1, C=16_384, H=8, W=8, R=3, S=3),
     "32,768 groups, wgrad": lambda: ConvProblem(N=1, C=65_536, H=8, W=8, R=3, S=3, groups=32_768).toward("wgrad"),
+    "7 x 304 taps far apart": lambda: ConvProblem(
+        N=33, C=16, K=24, H=79, W=2229, R=7, S=304, rhs_dilation=(2, 5)
+    ),
+    "10,000 x 10,000, 255 x 255 taps": lambda: ConvProblem(N=1, C=4, K=4, H=10_000, W=10_000, R=255, S=255),
     "1,048,576 filters": lambda: ConvProblem(N=1, C=1, K=1 << 20, H=8, W=8, S=1),
 }  # fmt: skip

@@ -53,7 +53,8 @@ ALIKE, MOST = 5e-3, 4_000
 
 class Row(NamedTuple):
     """What came of a search for a hedge: "long" for kernels that it leaves out, "refused", "calm" where no constant is
-    ruinous, "kept" or "moved"; the worst constant; us and worst regret before and after."""
+    ruinous, "kept" or "moved"; of the fastest that was timed the worst constant; its us and worst regret, and the
+    plan's."""
 
     key: str
     what: str
@@ -118,16 +119,15 @@ def holds(plan: Shipped) -> bool:
 def hedge(plan: Shipped) -> tuple[Shipped, Row]:
     """A plan, or its hedge, and what it loses."""
     try:
-        found = hedged(plan.request, Candidate(plan.algorithm, plan.config), MOST)
+        now = hedged(plan.request, Candidate(plan.algorithm, plan.config), MOST)
     except TraceLimitError:
         return plan, Row(key_of(plan.request), "long")
     except NothingRuns:
         return plan, Row(key_of(plan.request), "refused")
-    if found is None:
+    if now is None:
         return plan, Row(key_of(plan.request), "calm")
-    now = found.plan
     moved = (now.algorithm, now.config) != completed(plan.request, plan.algorithm, plan.config)
-    figures = found.ruin, found.us, now.modelled_us, found.regret, now.worst_regret
+    figures = now.fastest_risk, now.fastest_us, now.modelled_us, now.fastest_regret, now.worst_regret
     row = Row(key_of(plan.request), "moved" if moved else "kept", *figures)
     return Shipped(plan.request, now.algorithm, now.config, round(now.phase0_us, 3)) if moved else plan, row
 
