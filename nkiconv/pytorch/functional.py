@@ -24,7 +24,7 @@ from .operators.frames import last
 from .operators.pixel_norm import PixelNorm, norm_of
 from .operators.prologue import NO_SCALES, Scales
 from .operators.tensor_kinds import tensor_violations
-from .places import check_groups, int_of, number_of, per_axis, zeros
+from .places import check_groups, int_of, number_of, per_axis, zeros, zeros_of_transposed
 
 
 class Fused(NamedTuple):
@@ -37,10 +37,6 @@ class Fused(NamedTuple):
     x_activation: str | None = None
     return_stats: str | None = None
     x_upsample: int = 1
-
-
-#: Builds a call's Convolution from an operator's name, its filter, its numbers and its fused arguments.
-Reads = Callable[[str, Tensor, tuple[Any, ...], Fused], Convolution]
 
 
 @unscripted
@@ -196,7 +192,7 @@ def conv3d(
     frames = None if none else initial_frames
     numbers = (stride, padding, dilation, groups)
     norm = norm_of(y_norm, y_norm_weight, y_norm_bias, number_of(y_norm_eps), return_before_norm)
-    given = input, weight, bias, residual, numbers, more, packed, None, frames, (x_scale, x_shift), norm
+    given = input, weight, bias, residual, numbers, more, packed, frames, (x_scale, x_shift), norm
     found = convolve("conv3d", *given)
     if return_final_frames is False:
         return found
@@ -293,19 +289,17 @@ def convolve(
     numbers: tuple[Any, ...],
     more: Fused,
     packed: Tensor | None = None,
-    reads: Reads | None = None,
     frames: Tensor | None = None,
     scales: Scales = NO_SCALES,
     norm: PixelNorm | None = None,
 ) -> Any:
     """One call with torch's arguments.
 
-    numbers: stride, padding, dilation, groups, as torch's function takes them after the tensors; reads: builds a
-    Convolution from numbers in another order; frames: planes in front of x's; scales: x_scale, x_shift. Returns y, or
-    with more.return_stats (y, stats), with norm.before (y, the norm's input).
+    numbers: as torch's function takes them after the tensors; frames: planes in front of x's; scales: x_scale,
+    x_shift. Returns y, or with more.return_stats (y, stats), with norm.before (y, the norm's input).
     """
     if is_watched():
-        given = x, w, bias, residual, numbers, more, packed, reads, frames, scales, norm
+        given = x, w, bias, residual, numbers, more, packed, frames, scales, norm
         return handle_torch_function(convolve, (x, w), name, *given)
     plain = norm is None and residual is packed is frames is scales[0] is scales[1] is None
     plain = plain and type(more.x_upsample) is int  # True is 1, and is refused
@@ -326,7 +320,7 @@ def convolve(
             wrong += tensor_violations(argument, one)
     raise_all(f"{name} cannot run this call", wrong)
     x, w, bias, residual, packed, frames = autocast(*tensors)
-    asked = (asked_for if reads is None else reads)(name, w, numbers, more)
+    asked = asked_for(name, w, numbers, more)
     asked.refuse(_lacks_an_axis(asked, x, w))
     called = Called(asked, x, w, bias, residual, packed, frames, scales, norm)
     _batched(called).check()
@@ -420,20 +414,18 @@ def _is_huge(numbers: tuple[Any, ...]) -> bool:
 
 
 def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
-    """The Convolution of a call; w: for padding that depends on its taps."""
-    stride, padding, dilation, groups = numbers
-    rank = NAMES[name]
+    """The Convolution of a call; w: for padding that depends on its taps. A transposed one has input with stride - 1
+    zeros between neighbours, and the filter rotated by 180 degrees."""
+    rank, transposed = NAMES[name], "transpose" in name
+    if transposed:
+        stride, padding, ends, groups, dilation = numbers
+    else:
+        (stride, padding, dilation, groups), ends = numbers, None
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
     check_groups(groups)
-    return Convolution(
-        name=name,
-        stride=steps,
-        padding=zeros(padding, w, steps, gaps),
-        dilation=gaps,
-        lhs_dilation=(1,) * rank,
-        groups=groups,
-        **more._asdict(),
-    )
+    pairs = zeros_of_transposed(padding, ends, w, steps, gaps) if transposed else zeros(padding, w, steps, gaps)
+    stride, spread = ((1,) * rank, steps) if transposed else (steps, (1,) * rank)
+    return Convolution(name, stride, pairs, gaps, spread, groups, **more._asdict())
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:

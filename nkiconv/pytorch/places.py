@@ -81,6 +81,20 @@ def zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int,
     return tuple((side, side) for side in sides)
 
 
+def zeros_of_transposed(
+    padding: Any, output_padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Zeros before and after each axis of a transposed convolution's spread input, as torch understands both."""
+    rank = len(stride)
+    sides, ends = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
+    refuse(GeometryError, rules.numbers("padding", sides, least=0), rules.numbers("output_padding", ends, least=0))
+    if min(stride) >= 1 and min(dilation) >= 1:
+        refuse(GeometryError, rules.output_padding(ends, stride, dilation, rank))
+    windows = [(taps - 1) * gap for taps, gap in zip(taps_of(w), dilation, strict=False)]
+    each = zip(windows, sides, ends, strict=False)
+    return tuple((window - side, window - side + end) for window, side, end in each)
+
+
 def _are_pairs(padding: Any, rank: int) -> bool:
     """Whether this is two ints for each axis."""
     if not isinstance(padding, (tuple, list)) or len(padding) != rank:

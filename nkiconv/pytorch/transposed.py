@@ -14,10 +14,8 @@ from .computers import host, modes
 from .errors import GeometryError, LayoutError, raise_all
 from .function_modes import unscripted
 from .functional import Fused, convolve
-from .operators.convolution import Convolution
-from .operators.custom import NAMES
 from .operators.tensor_kinds import tensor_violations
-from .places import check_groups, per_axis, taps_of
+from .places import check_groups
 
 
 def _of_rank(rank: int) -> Any:
@@ -47,8 +45,7 @@ def _of_rank(rank: int) -> Any:
         numbers = stride, padding, output_padding, groups, dilation
         strict = modes.wants_strict_nonfinite(strict_nonfinite)
         more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-        given = input, weight, bias, residual, numbers, more, None, asked_for
-        return convolve(name, *given, scales=(x_scale, x_shift))
+        return convolve(name, input, weight, bias, residual, numbers, more, scales=(x_scale, x_shift))
 
     conv_transpose.__name__ = conv_transpose.__qualname__ = name
     axes, taps, out = _LETTERS[rank]
@@ -106,26 +103,3 @@ def polyphase_filter(weight: Tensor, groups: int = 1) -> Tensor:
     taps = host.forwards(host.wide(weight), groups)
     rows = F.pad(taps, (0, 0, 0, 1)) + F.pad(taps, (0, 0, 1, 0))
     return host.in_dtype(F.pad(rows, (0, 1)) + F.pad(rows, (1, 0)), weight.dtype)
-
-
-def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
-    """The Convolution of a call: input with stride - 1 zeros between neighbours, the filter rotated by 180 degrees."""
-    stride, padding, output_padding, groups, dilation = numbers
-    rank = NAMES[name]
-    steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
-    sides, ends = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
-    check_groups(groups)
-    refuse(GeometryError, rules.numbers("padding", sides, least=0), rules.numbers("output_padding", ends, least=0))
-    if min(steps) >= 1 and min(gaps) >= 1:
-        refuse(GeometryError, rules.output_padding(ends, steps, gaps, rank))
-    windows = [(taps - 1) * gap for taps, gap in zip(taps_of(w), gaps, strict=False)]
-    zeros = zip(windows, sides, ends, strict=False)
-    return Convolution(
-        name=name,
-        stride=(1,) * rank,
-        padding=tuple((window - side, window - side + end) for window, side, end in zeros),
-        dilation=gaps,
-        lhs_dilation=steps,
-        groups=groups,
-        **more._asdict(),
-    )

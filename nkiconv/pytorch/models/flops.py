@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 _PREFIX = "nkiconv::"
 #: The operator of two convolutions.
@@ -68,29 +69,20 @@ def is_convolution(func: Any) -> bool:
 
 
 def flops_of(func: Any, args: Sequence[Any], result: Any) -> int:
-    """Two for each product of an input and a tap; 0 where an operator's filters are no tensor."""
+    """As torch counts the operator; of others two for each product of an input and a tap, 0 where filters are no
+    tensor."""
+    if func._overloadpacket in flop_registry:
+        return int(flop_registry[func._overloadpacket](*args, out_val=result))
     first = result[0] if isinstance(result, (tuple, list)) else result
     tensors = [one for one in args[:2] if isinstance(one, torch.Tensor)]
     if len(tensors) < 2 or not isinstance(first, torch.Tensor):
         return 0
     x, w = tensors
-    if func.name() == f"{_PREFIX}{POINTWISE_MLP}":
-        return 2 * x.numel() * w.shape[0] + 2 * first.numel() * w.shape[0]
-    if func.name() == f"{_PREFIX}causal_conv1d":
-        return 2 * math.prod(first.shape) * int(w.shape[1])
     if func.name() == "aten::conv_tbc":  # whose filters are [S, C, K]
         return 2 * math.prod(first.shape) * math.prod(w.shape[:2])
     # of a transposed one each input meets all taps, of the others each output
-    places = x if _is_transposed(func, args) else first
+    places = x if "transpose" in func.name() else first
     return 2 * math.prod(places.shape) * math.prod(w.shape[1:])
-
-
-def _is_transposed(func: Any, args: Sequence[Any]) -> bool:
-    if "transpose" in func.name():
-        return True
-    names = [one.name for one in func._schema.arguments]
-    at = names.index("transposed") if "transposed" in names else len(args)
-    return bool(args[at]) if at < len(args) else False
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -26,7 +26,6 @@ from ..fused_module import filter_shape, operator_of
 from ..operators.called import Called
 from ..operators.pixel_norm import PixelNorm
 from ..operators.tensor_kinds import DTYPES
-from ..transposed import asked_for as asked_for_transposed
 from . import only_ways
 from .statistics_plan import CHANNEL_STATS, Statistics, taken
 
@@ -160,12 +159,10 @@ def _called(convolution: Any, x: Tensor) -> Called:
     """A convolution's call by itself, with padding by zeros for every padding_mode."""
     name, sides = operator_of(convolution).replace("depthwise_", ""), (convolution.stride, convolution.padding)
     w = torch.empty(filter_shape(convolution), dtype=x.dtype, device="meta")
+    numbers: Any = (*sides, convolution.dilation, convolution.groups)
     if convolution.transposed:
         numbers = *sides, convolution.output_padding, convolution.groups, convolution.dilation
-        asked = asked_for_transposed(name, w, numbers, Fused())
-    else:
-        asked = asked_for(name, w, (*sides, convolution.dilation, convolution.groups), Fused())
-    return Called(asked, x, w, convolution.bias)
+    return Called(asked_for(name, w, numbers, Fused()), x, w, convolution.bias)
 
 
 def _request(called: Called, asked: Asked | None = None) -> Request:
