@@ -155,87 +155,64 @@ def test_torch_refuses_huge_numbers(quickly, monkeypatch, mode, number):
         pytorch.nn.Conv1d(8, 8, 3, padding=number, groups=8)(row)
 
 
-#: What takes a number that is no int, of tensors and of arrays.
 STATS, PIXELS, TAPS = torch.rand(1, 2, 4, 3) + 1, torch.rand(2, 4, 3, 3), torch.rand(4, 4, 1, 1)
-MLP, SPLIT = (PIXELS, TAPS[..., 0, 0], TAPS[..., 0, 0]), (torch.rand(1, 4, 5), torch.rand(4, 2))
-VOLUMES = PIXELS[..., None], TAPS[..., None]
-HALVES, RUNNING = {"splits": ((1, 4, True),)}, {"norm": "batch", "training": True}
-TAKEN = {
-    "eps of norm_scale_shift": lambda one: pytorch.norm_scale_shift(STATS, num_groups=2, eps=one),
-    "eps of norm_act_conv2d": lambda one: pytorch.norm_act_conv2d(PIXELS, TAPS, num_groups=2, eps=one),
-    "momentum of norm_act_conv2d": lambda one: moved(one),
-    "y_norm_eps of conv2d": lambda one: pytorch.conv2d(PIXELS, TAPS, y_norm="rms", y_norm_eps=one),
-    "y_norm_eps of conv3d": lambda one: pytorch.conv3d(*VOLUMES, y_norm="rms", y_norm_eps=one),
-    "x_norm_eps of pointwise_mlp": lambda one: pytorch.pointwise_mlp(*MLP, x_norm="rms", x_norm_eps=one),
-    "eps of causal_conv1d_split": lambda one: pytorch.causal_conv1d_split(*SPLIT, **HALVES, eps=one),
-    "eps of GatedDeltaConv": lambda one: pytorch.nn.GatedDeltaConv(**HALVES, kernel_size=2, eps=one).eps,
-    "eps of NormActConv2d": lambda one: pytorch.nn.NormActConv2d(4, 4, 1, num_groups=2, eps=one).norm.eps,
-    "momentum of NormActConv2d": lambda one: (
-        pytorch.nn.NormActConv2d(4, 4, 1, norm="batch", momentum=one).norm.momentum),
-    "eps, nkiconv.norm_scale_shift": lambda one: nkiconv.norm_scale_shift(STATS.numpy(), num_groups=2, eps=one),
-    "beta, nkiconv.conv2d": lambda one: nkiconv.conv2d(
-        PIXELS.numpy(), TAPS.numpy(), residual=PIXELS.numpy(), beta=one),
-    "y_norm_eps, nkiconv.conv2d": lambda one: nkiconv.conv2d(
-        PIXELS.numpy(), TAPS.numpy(), y_norm="rms", y_norm_eps=one),
-    "x_norm_eps, nkiconv.pointwise_mlp": lambda one: nkiconv.pointwise_mlp(
-        *(x.numpy() for x in MLP), x_norm="rms", x_norm_eps=one),
-    "eps, nkiconv.causal_conv1d_split": lambda one: nkiconv.causal_conv1d_split(
-        *(x.numpy() for x in SPLIT), **HALVES, eps=one),
-}  # fmt: skip
-
-
-SLOTS, TOKENS = torch.zeros(1, 4, 3), torch.rand(4, 5)
-TWO = torch.tensor([0, 5]).int()
-#: The same of ints: what takes one, and the one that it takes.
-COUNTED = {
-    "num_groups of norm_scale_shift": (lambda one: pytorch.norm_scale_shift(STATS, num_groups=one), 2),
-    "num_groups of norm_act_conv2d": (lambda one: pytorch.norm_act_conv2d(PIXELS, TAPS, num_groups=one), 2),
-    "num_groups of NormActConv2d": (lambda one: pytorch.nn.NormActConv2d(4, 4, 1, num_groups=one).norm.num_groups, 2),
-    "x_upsample of conv2d": (lambda one: pytorch.conv2d(PIXELS, TAPS, x_upsample=one), 2),
-    "x_upsample of Conv2d": (lambda one: pytorch.nn.Conv2d(4, 4, 1, x_upsample=one).x_upsample, 2),
-    "splits": (lambda one: pytorch.causal_conv1d_split(*SPLIT, splits=[[one, 4, True]]), 1),
-    "kernel_size of GatedDeltaConv": (lambda one: pytorch.nn.GatedDeltaConv(((1, 4, True),), one).weight.shape, 3),
-    "return_final_frames": (lambda one: pytorch.conv3d(*VOLUMES, return_final_frames=one), 1),
-    "front": (lambda one: pytorch.StreamingConv1d(4, 4, 3, front=one).front, 1),
-    "pad_slot_id": (lambda one: pytorch.serving.causal_conv1d_fn(
-        TOKENS, SPLIT[1], None, SLOTS.clone()[..., :1], TWO, pad_slot_id=one), -1),
-    "max_query_len": (lambda one: pytorch.serving.causal_conv1d_update(
-        TOKENS.T, SLOTS.clone(), SPLIT[1], query_start_loc=TWO, max_query_len=one), 5),
-    "state_len": (lambda one: varlen(TOKENS.T, TWO, one), 2),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", COUNTED)
-def test_an_int_is_of_python_numpy_or_torch(name):
-    call, value = COUNTED[name]
-    expected = tree_leaves(call(value))
-    for one in (np.int64(value), torch.tensor(value)):
-        assert all(map(np.array_equal, expected, tree_leaves(call(one)))), one
-    with pytest.raises(NkiconvError, match=f"^{name.split()[0]}="):
-        call(1.5)
+CONV, MLP, SPLIT = (PIXELS, TAPS), (PIXELS, *[TAPS[..., 0, 0]] * 2), (torch.rand(1, 4, 5), torch.rand(4, 2))
+VOLUMES, TOKENS, TWO = (PIXELS[..., None], TAPS[..., None]), torch.rand(4, 5), torch.tensor([0, 5]).int()
+HEADS, SLOTS, RMS, GROUPS = {"splits": ((1, 4, True),)}, torch.zeros(1, 4, 1), {"y_norm": "rms"}, {"num_groups": 2}
+serving, NormAct, Gated = pytorch.serving, pytorch.nn.NormActConv2d, pytorch.nn.GatedDeltaConv
 
 
 def moved(momentum):
     """Running statistics after a batch."""
-    mean, variance = torch.ones(4), torch.ones(4)
-    running = {"running_mean": mean, "running_var": variance, "momentum": momentum}
-    pytorch.norm_act_conv2d(PIXELS, TAPS, **RUNNING, **running)
-    return mean, variance
+    running = {"running_mean": torch.ones(4), "running_var": torch.ones(4)}
+    pytorch.norm_act_conv2d(*CONV, norm="batch", training=True, momentum=momentum, **running)
+    return running
+
+
+#: Functions and modules with their arguments, a further one that is a number, and, of ints, one that it may be.
+OF_BOTH = [  # of tensors and of arrays
+    (pytorch.norm_scale_shift, (STATS,), GROUPS, "eps"), (pytorch.conv2d, CONV, RMS, "y_norm_eps"),
+    (pytorch.pointwise_mlp, MLP, {"x_norm": "rms"}, "x_norm_eps"), (pytorch.causal_conv1d_split, SPLIT, HEADS, "eps"),
+]  # fmt: skip
+NUMBERS = [
+    *OF_BOTH,
+    *((getattr(nkiconv, function.__name__), tuple(one.numpy() for one in given), *more)
+      for function, given, *more in OF_BOTH),
+    (nkiconv.conv2d, tuple(one.numpy() for one in CONV), {"residual": PIXELS.numpy()}, "beta"),
+    (pytorch.norm_act_conv2d, CONV, GROUPS, "eps"), (moved, (), {}, "momentum"),
+    (pytorch.conv3d, VOLUMES, RMS, "y_norm_eps"), (Gated, (), {**HEADS, "kernel_size": 2}, "eps"),
+    (NormAct, (4, 4, 1), GROUPS, "eps"), (NormAct, (4, 4, 1), {"norm": "batch"}, "momentum"),
+    *((function, given, {}, "num_groups", 2) for function, given in (
+        (pytorch.norm_scale_shift, (STATS,)), (pytorch.norm_act_conv2d, CONV), (NormAct, (4, 4, 1)))),
+    (pytorch.conv2d, CONV, {}, "x_upsample", 2), (pytorch.nn.Conv2d, (4, 4, 1), {}, "x_upsample", 2),
+    (Gated, (), HEADS, "kernel_size", 3), (pytorch.StreamingConv1d, (4, 4, 3), {}, "front", 1),
+    (pytorch.conv3d, VOLUMES, {}, "return_final_frames", 1), (varlen, (TOKENS.T, TWO), {}, "state_len", 2),
+    (serving.causal_conv1d_fn, (TOKENS, SPLIT[1], None, SLOTS, TWO), {}, "pad_slot_id", -1),
+    (serving.causal_conv1d_update, (TOKENS.T, SLOTS, SPLIT[1]), {"query_start_loc": TWO}, "max_query_len", 5),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
-@pytest.mark.parametrize("name", TAKEN)
-def test_a_number_is_an_int_a_float_or_a_scalar_that_fp32_holds(monkeypatch, quickly, plainly, name, mode):
+@pytest.mark.parametrize(("function", "given", "more", "name", "of_ints"), [(*row, None)[:5] for row in NUMBERS])
+def test_a_number_is_of_python_numpy_or_torch(
+    monkeypatch, quickly, plainly, mode, function, given, more, name, of_ints
+):
     """An int above 64 bits once ended in torch's OverflowError, NumPy's numbers were refused."""
     monkeypatch.setenv("NKICONV_CPU", mode)
-    found = tree_leaves(TAKEN[name](1e20))
-    alike = [10**20, np.float64(1e20)] + [torch.tensor(1e20, dtype=torch.float64)] * ("nkiconv." not in name)
-    for one in alike:
-        assert all(map(np.array_equal, found, tree_leaves(TAKEN[name](one)))), one
-    assert TAKEN[name](np.float32(0.5)) is not None
-    for one in (np.nan, np.inf, 1e39, 10**400, True, "x", np.ones(2)):
-        with pytest.raises(NkiconvError, match=f"^{name.split()[0].strip(',')}=.*must be"):
-            TAKEN[name](one)
+
+    def found(one):
+        SLOTS.zero_()
+        y = function(*given, **more, **{name: one})
+        return tree_leaves(repr(y) if isinstance(y, torch.nn.Module) else y)
+
+    value, kinds = of_ints or 1e20, [np.int64, torch.tensor]
+    if of_ints is None:
+        kinds = [int, np.float64, lambda one: torch.tensor(one, dtype=torch.float64)]
+    for kind in kinds[: 2 if function.__module__.startswith("nkiconv.api") else 3]:
+        assert all(map(np.array_equal, found(value), found(kind(value)))), kind
+    for one in (1.5, "x") if of_ints else (np.nan, np.inf, 1e39, 10**400, True, "x", np.ones(2)):
+        with pytest.raises(NkiconvError, match=f"^{name}=.*(must be|accepted are)"):
+            found(one)
 
 
 def test_a_state_of_nothing_but_zeros_is_refused_before_it_is_made(quickly):
