@@ -59,14 +59,13 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
         )
     before = {name: module for name, module in sys.modules.items() if _of_package(name)}
     installation = Installation()
-    undo = installation.steps
-    undo.append(lambda: _restore_modules(before))
+    installation.callback(_restore_modules, before)
     try:
         for name in before:
             del sys.modules[name]
         finder = _Finder()
         sys.meta_path.insert(0, finder)
-        undo.append(lambda: sys.meta_path.remove(finder))
+        installation.callback(sys.meta_path.remove, finder)
         package = importlib.import_module(PACKAGE)
         for name in _NAMES:
             importlib.import_module(name)
