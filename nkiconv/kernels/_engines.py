@@ -90,6 +90,18 @@ def pick_sum(ledger, elements, fast, in_psum=False):
     return book_least(ledger, **works)
 
 
+def pick_adder(ledger, elements):
+    """Vector, or Scalar if that would sooner have copied sums of `elements` a partition and GpSimd added a tensor to
+    the copy; books it there."""
+    vector_work = START_WORK + elements * VECTOR_WORK
+    copied, added = START_WORK + elements * SCALAR_WORK, GPSIMD_START_WORK + elements * GPSIMD_WORK
+    if max(ledger.scalar + copied, ledger.gpsimd + added) < ledger.vector + vector_work:
+        ledger.scalar, ledger.gpsimd = ledger.scalar + copied, ledger.gpsimd + added
+        return nisa.engine.scalar
+    ledger.vector = ledger.vector + vector_work
+    return nisa.engine.vector
+
+
 def pick_memset(ledger, elements):
     """As `pick`, between Vector and GpSimd for a memset."""
     gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK
