@@ -14,7 +14,6 @@ from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
 from ..kernels.gradients import TABLE, conv_weight_gradient
 from ..kernels.gradients.depthwise_conv1d import (
-    SKEWED,
     depthwise_conv1d_weight_gradient,
     flat_rows,
     gradient_geometry,
@@ -23,7 +22,6 @@ from ..kernels.gradients.depthwise_conv1d import (
 )
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
-from ..schedules.depthwise_algorithms import unsupported_reason
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .conv import geometry_of, letters_of
@@ -132,11 +130,8 @@ class DepthwiseConv1dWeight(_FilterGradient):
         return Shape(forward, rows, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        own = str(unsupported_of_rows(algorithm, shape.geometry, config))
-        if own or algorithm == SKEWED:
-            return own
         rows = shape.options
-        return str(unsupported_reason(algorithm, rows.geometry, rows.options, config))
+        return str(unsupported_of_rows(algorithm, shape.geometry, rows.geometry, rows.options, config))
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return _ROWS.letters(shape)

@@ -17,7 +17,7 @@ from itertools import product
 from ..._nki import nisa, nki, nl
 from ...schedules import skewed as skewed_schedule
 from ...schedules.depthwise import Options, RowGeometry
-from ...schedules.depthwise_algorithms import ALGORITHMS
+from ...schedules.depthwise_algorithms import ALGORITHMS, unsupported_reason
 from ...schedules.gradient_algorithms import default_of_rows
 from ...schedules.relayout import to_rows
 from ...schedules.tiles import cut_at, div_ceil, lines_of, require
@@ -26,7 +26,7 @@ from .._dma import copy
 from .._epilogue import read_epilogue
 from ..conv.call import part_of_core
 from ..conv.relayout import meet, rows_copy
-from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
+from ..depthwise_conv1d.dispatch import run_algorithm
 from ..depthwise_conv1d.geometry import read_geometry
 from ..depthwise_conv1d.tensors import tensors_of
 from .skewed import skewed
@@ -51,11 +51,6 @@ def flat_rows(geometry, is_x):
     part = to_rows((C, N, 1, size), geometry.itemsize, (c_step, n_step, 0, step), 1, N, 0)
     # a copy that an engine does not sort is transposed by DMA, whose channels must be neighbours
     return Rows(row=size, step=1, parts=[replace(part, is_sorted=part.is_sorted or c_step != 1)])
-
-
-def copy_rows(hbm, rows):
-    """The tensor of the rows: hbm, or a copy, which the cores share and wait for."""
-    return hbm if len(rows.parts) == 0 else rows_copy([hbm], rows.parts)
 
 
 def gradient_geometry(forward, x_rows, gy_rows):
@@ -186,10 +181,14 @@ def depthwise_conv1d_weight_gradient(
     x_rows, gy_rows = flat_rows(forward, True), flat_rows(forward, False)
     geometry = gradient_geometry(forward, x_rows, gy_rows)
     options = options_of_rows(forward, accumulate_into, dw_dtype)
-    algorithm = algorithm_of_rows(algorithm, forward, geometry, options, config)
+    algorithm = default_of_rows(forward, geometry, options) if algorithm == None else algorithm
+    reason = unsupported_of_rows(algorithm, forward, geometry, options, config)
+    require(reason == "", reason)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
-    x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
+    # copies, which the cores share and wait for
+    of_rows = (img_ref, x_rows), (grad_ref, gy_rows)
+    x_hbm, gy_hbm = (rows_copy([hbm], rows.parts) if rows.parts else hbm for hbm, rows in of_rows)
     in_pass = algorithm == DOT and geometry.C == forward.C
     if algorithm == SKEWED:
         steps = (forward.C * x_rows.row, x_rows.row, x_rows.step), (forward.C * gy_rows.row, gy_rows.row, gy_rows.step)
@@ -211,18 +210,11 @@ def options_of_rows(forward, added, dw_dtype):
     return Options(epilogue=epilogue, state=False, strict_nonfinite=False)
 
 
-def unsupported_of_rows(algorithm, forward, config):
-    """Why `skewed` does not run this gradient; "" if it does, or for other algorithms."""
-    return skewed_schedule.build(forward, config)[1] if algorithm == SKEWED else ""
-
-
-def algorithm_of_rows(algorithm, forward, geometry, options, config):
-    """The algorithm by name, or for None that of the least bound; refused if it does not run this gradient."""
-    if algorithm == None:
-        algorithm = default_of_rows(forward, geometry, options)
-    reason = unsupported_of_rows(algorithm, forward, config)
-    require(reason == "", reason)
-    return SKEWED if algorithm == SKEWED else algorithm_for(algorithm, geometry, options, config)
+def unsupported_of_rows(algorithm, forward, geometry, options, config):
+    """Why an algorithm does not run this gradient; "" if it does."""
+    if algorithm == SKEWED:
+        return skewed_schedule.build(forward, config)[1]
+    return unsupported_reason(algorithm, geometry, options, config)
 
 
 def convolve_rows_with(algorithm, tensors, forward, geometry, options, config):

@@ -82,7 +82,7 @@ def run_steps(work, constants, steps):
         if not step.last and steps[index + 1].follows:
             copy_shared(work, steps[index + 1], there, feed.of(index + 1))
         if step.first:
-            sums, biases, units = start_taps(work, step), start_biases(work), units_of(step.tile)
+            (sums, biases), units = start_sums(work, step), units_of(step.tile)
         run_products(work, constants, step, there, sums)
         if work.bias != None:
             add_biases(work, step, there.y, spans_of(work, step), biases)
@@ -98,6 +98,18 @@ def store_pass(work, constants, step, sums, biases, units):
     store_taps(work, constants, step.parts, sums)
     if work.bias != None:
         store_biases(work, step, biases, units)
+
+
+def start_sums(work, step):
+    """New tiles, fp32: of a pass's sums of taps [(p, q, k), groups, gathered] for each row tile, and of its sums of
+    biases [units, channels], or None without them."""
+    plan, taps, biases = work.plan, [], None
+    for part in step.parts:
+        shape = plan.rows_of_sums, plan.accumulators_of(part), plan.each
+        taps.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
+    if work.bias != None:
+        biases = nl.ndarray((nl.tile_size.pmax, plan.settings.groups * plan.k), dtype=nl.float32, buffer=nl.sbuf)
+    return taps, biases
 
 
 def start_units(work, count):
@@ -146,13 +158,6 @@ def copy_shared(work, step, above, below):
             into = below.x[t][first:end, 0:count, :, 0 : groups * plan.c]
             rows = above.x[t][first:end, plan.h[1] - count : plan.h[1], :, 0 : groups * plan.c]
             copy_balanced(as_stored(into, last), as_stored(rows, last), work.ledger)
-
-
-def start_taps(work, step):
-    """New tiles of a pass's sums of taps [(p, q, k), groups, gathered], one for each row tile."""
-    plan = work.plan
-    shapes = [(plan.rows_of_sums, plan.accumulators_of(part), plan.each) for part in step.parts]
-    return [nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) for shape in shapes]
 
 
 def products_of(plan, tile):
@@ -371,14 +376,6 @@ def make_constants(plan, zeros_sbuf, reads):
     indices_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=indices_sbuf, data=places_sbuf, op0=nl.add, operand0=first_sbuf)
     return Constants(zeros_sbuf=zeros_sbuf, reads=reads, indices_sbuf=indices_sbuf, ones_sbuf=ones_sbuf)
-
-
-def start_biases(work):
-    """A new tile for sums of biases [units, channels of a pass], fp32; None without a bias gradient."""
-    if work.bias == None:
-        return None
-    shape = (nl.tile_size.pmax, work.plan.settings.groups * work.plan.k)
-    return nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
 
 
 def add_biases(work, step, y_sbuf, spans, biases_sbuf):
