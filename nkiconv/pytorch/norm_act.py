@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import norms, rules
 from ..errors import refuse, refused
 from ..norms import STATS
-from .computers import modes
+from .computers import host, modes
 from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
 from .errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
@@ -92,7 +92,7 @@ def _running_scale_shift(
     mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, x: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(scale, shift), [C], of a norm with fixed statistics [C], in fp32, or float64 where x is."""
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    wide = host.wide_dtype(x)
     scale = (variance.to(wide) + eps).rsqrt()
     scale = scale if weight is None else scale * weight.to(wide)
     shift = mean.to(wide) * -scale
@@ -172,7 +172,7 @@ def _numbers(rank: int, x: Tensor, **given: Any) -> list[Tensor | None]:
         errors += refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
         errors += refused(GeometryError, rules.of_channels(name, one.shape, x.shape[0], x.shape[1]))
     raise_all(f"norm_act_conv{rank}d cannot run this call", errors)
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    wide = host.wide_dtype(x)
     return [None if one is None else one.to(wide) for one in given.values()]
 
 

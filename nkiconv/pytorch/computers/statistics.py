@@ -62,7 +62,7 @@ def parts_of(x: Tensor) -> int:
 
 def channel_stats(x: Tensor) -> Tensor:
     """[P, N, C, 3] of a checked x [N, C, ...], wherever it is: count, mean and biased variance of each part."""
-    if x.numel() == 0:
+    if modes.computer(x) and x.numel() == 0:
         return stats_by_torch(x)
 
     def simulated() -> Tensor:
@@ -119,7 +119,7 @@ def of_nothing(called: Called) -> Any:
 def norm_scale_shift(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> ScaleShift:
     """Of checked stats [P, N, C, 3], wherever they are."""
     given = stats, weight, bias, norm
-    if stats.shape[1] == 0 or stats.shape[2] == 0:
+    if modes.computer(stats) and 0 in stats.shape[1:3]:
         return norm_by_torch(*given)
 
     def on_device() -> ScaleShift:

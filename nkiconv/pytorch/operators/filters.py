@@ -115,21 +115,6 @@ class FrozenFilter:
         """(plain, packed) of calls. They are the filter itself: for modules only, never to be handed out."""
         return self._plain, self._packed
 
-    @property
-    def shape(self) -> torch.Size:
-        """Of the plain filter."""
-        return self._plain.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the filter."""
-        return self._plain.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Of the filter."""
-        return self._plain.device
-
     def plain(self) -> Tensor:
         """A copy in torch's order, [K, C, taps]."""
         return self._plain.clone()
@@ -151,10 +136,12 @@ class FrozenFilter:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Called for missing attributes. Raises FrozenFilterError."""
+        """Shape, dtype and device of the plain filter. Raises FrozenFilterError for what else a tensor has."""
+        if name in ("shape", "dtype", "device") and "_plain" in vars(self):
+            return getattr(self._plain, name)
         if name.startswith("__") or "made" not in vars(self):
             raise AttributeError(name)  # Python looks these up on any object
-        self._refuse(name)
+        return self._refuse(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises FrozenFilterError."""

@@ -93,7 +93,9 @@ def define(
         sharding.announce()
         return fake(*args)
 
-    vars(run)["__signature__"] = _signature(arguments, results)
+    signature = _signature(arguments, results)
+    run.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"return": results}
+    vars(run)["__signature__"] = signature
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(run)
     operator.register_fake(made)
     autograd.register(name, derivatives)
