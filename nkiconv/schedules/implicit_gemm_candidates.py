@@ -28,9 +28,8 @@ from .prices import first_load_ns
 from .settings import Config, values_of
 from .tiles import P_MAX, PARTS
 
-#: Ratios of bounds below which folded channels replace plain ones, and cores that share images (each transposes all
-#: filters) those that share channels.
-WORTHWHILE, TIE = 0.98, 0.995
+#: Folds that are tried: with folded outputs alone no plan of the golden table was the fastest.
+FOLDS_TRIED = tuple(one for one in FOLDS if one != "outputs")
 #: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most while the first filters are loaded;
 #: more while they are split into pairs of fp16; and the ns until zeros are written.
 WARM_UP_PACKED, WARM_UP_LOADING, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
@@ -64,16 +63,13 @@ def candidates(
     """(bound, complete settings) that run and contain the given ones, by ascending bound of plain settings."""
     if config_unsupported(geometry, options, config) != "":
         return
-    given, bound, found = dict(config or ()), Bound(target, geometry, options), list[tuple[float, float, Schedule]]()
+    given, bound, found = dict(config or ()), Bound(target, geometry, options), list[tuple[float, Schedule]]()
     for one in tried(geometry, options, config):
         schedule = build(geometry, options, one)
-        known = any((other.batches, other.items) == (schedule.batches, schedule.items) for *_, other in found)
+        known = any((other.batches, other.items) == (schedule.batches, schedule.items) for _, other in found)
         if not known and room_unsupported(schedule) == "":
-            weight = 1.0 if one.fold == FOLDS[0] else 1 / WORTHWHILE
-            weight /= 1.0 if one.shard == "channels" else TIE
-            ns = bound.ns(schedule)
-            found.append((weight * ns, ns, schedule))
-    for _, ns, schedule in sorted(found, key=lambda each: each[0]):
+            found.append((bound.ns(schedule), schedule))
+    for ns, schedule in sorted(found, key=lambda each: each[0]):
         settings = completed(bound, schedule, given)
         if replace(settings, warmup=schedule.settings.warmup) == schedule.settings:  # the same room and bound
             yield ns, settings
@@ -88,7 +84,9 @@ def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[Impl
     sizes = [X_BYTES] if geometry.direct is None else [*PAIRS_X_BYTES]
     sizes = [X_BYTES // part for part in NORM_PARTS] if norm else sizes
     plain = {"warmup": 0, "moved": 0, "order": ORDERS[0], "loop": 0, **given}
-    for product, fold in itertools.product(values_of(given, "product", PRODUCTS), values_of(given, "fold", FOLDS)):
+    for product, fold in itertools.product(
+        values_of(given, "product", PRODUCTS), values_of(given, "fold", FOLDS_TRIED)
+    ):
         reason = products_unsupported(geometry, options, product) or fold_unsupported(geometry, options, fold, product)
         if reason == "" and plain["loop"] > 0:
             reason = loop_unsupported(geometry, options, plain["loop"], product)
