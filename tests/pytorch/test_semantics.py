@@ -19,6 +19,7 @@ from torch_exact import same
 
 from nkiconv import pytorch
 from nkiconv.errors import ComparisonError, DtypeError, UnsupportedError
+from nkiconv.pytorch import b2b, pointwise
 from nkiconv.pytorch.computers import agreements, host, simulated, statistics
 
 
@@ -216,7 +217,7 @@ def test_selective_checkpointing_is_never_wrong(computer, monkeypatch):
 
 X, W = integers(2, 3, 7) + 0.3, integers(3, 4, seed=1)
 IMAGE, STATS = torch.ones(2, 6, 5, 6), pytorch.channel_stats(torch.ones(2, 6, 5, 6))
-SPLIT = of_split()[:2]
+SPLIT, THREE, PROJ, MIXED = of_split()[:2], torch.rand(2, 12, 9), torch.rand(12, 3), torch.rand(6, 6)
 
 
 def named(form):
@@ -248,6 +249,12 @@ WRONG = {
     "norm_scale_shift": (statistics, "from_numpy", lambda found: found + 1e-3,
      lambda: pytorch.norm_scale_shift(STATS, num_groups=3), "norm_scale_shift: the kernel is up to"),
     "intercepted": (simulated, "convolve", lambda y: y + 1, intercepted, "conv2d"),
+    "gated": (simulated, "convolve", lambda y: y * 1.0001, lambda: pytorch.gated_short_conv(THREE, PROJ[:4]),
+     "gated_short_conv: the kernel and torch differ"),
+    "b2b": (b2b, "from_numpy", lambda found: found + 1,
+     lambda: b2b.OPERATOR(THREE, PROJ, PROJ[:4], None, None, False, "mixer"), "mixer: .* further from float64"),
+    "mlp": (pointwise, "from_numpy", lambda found: found + 1, lambda: pytorch.pointwise_mlp(IMAGE, *[MIXED] * 2),
+     "pointwise_mlp: .* further from float64"),
 }  # fmt: skip
 
 
