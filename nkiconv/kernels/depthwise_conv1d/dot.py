@@ -68,41 +68,40 @@ def run_units(tensors, geometry, options, plan, units):
     run = start_dot(tensors, geometry, options, plan, units)
     x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
     for index in range(len(units) + 3):
-        moves, x_next, w_next, w_rows = [], None, None, None
-        if index < len(units):
+        coming, now, masked, summed = (
+            units[at] if 0 <= at < len(units) else None for at in range(index, index - 4, -1)
+        )
+        moves, steps, x_next, w_next, w_rows, done, last = [], [], None, None, None, 0, None
+        if coming is not None:
             load_ahead(run)
             w_rows = run.loaded[index][1]
             x_next, w_next = next_rows(run, index, moves)
-        steps, unit = [], units[min(max(0, index - 1), len(units) - 1)]
-        if 0 < index and index <= len(units):
-            steps = steps_of(plan, unit)
-            partials = new_partials(plan, unit)
-        done, last = 0, None
+        if now is not None:
+            steps, partials = steps_of(plan, now), new_partials(plan, now)
         # the first unit's matmuls precede the second unit's transposes, whose rows are still in flight
         for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
-            if 0 <= move and move < len(moves):
+            if 0 <= move < len(moves):
                 moves[move]()
-            if move == LEAD - 1 and 2 <= index and index <= len(units) + 1:
-                kept = mask_lags(units[index - 2].groups, ready, plan, same_lag)
+            if move == LEAD - 1 and masked is not None:
+                kept = mask_lags(masked.groups, ready, plan, same_lag)
             wanted = len(steps)
             if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
-            while done < wanted:
-                products = multiply_step(x_before, w_before, plan, same_channel, unit, steps[done])
-                if done > 0:
-                    sum_channels(partials, plan, steps[done - 1], last)
+            for step in range(done, wanted):
+                products = multiply_step(x_before, w_before, plan, same_channel, now, steps[step])
+                if step > 0:
+                    sum_channels(partials, plan, steps[step - 1], last)
                 last = products
-                done += 1
+            done = max(done, wanted)
         if done > 0:
             sum_channels(partials, plan, steps[done - 1], last)
-        if index >= 3 and units[index - 3].chunk == plan.chunks - 1:
-            leave(run, units[index - 3], sums, same_channel)
-        if 2 <= index and index <= len(units) + 1:
-            sums = sum_lags(sums, units[index - 2], kept, plan)
-        if index < len(units) and tensors.sums is not None:
-            tap_sums = sum_taps(run, units[index], w_rows, tap_sums)
-        ready = partials
-        x_before, w_before = x_next, w_next
+        if summed is not None and summed.chunk == plan.chunks - 1:
+            leave(run, summed, sums, same_channel)
+        if masked is not None:
+            sums = sum_lags(sums, masked, kept, plan)
+        if coming is not None and tensors.sums is not None:
+            tap_sums = sum_taps(run, coming, w_rows, tap_sums)
+        ready, x_before, w_before = partials, x_next, w_next
 
 
 @dataclass
