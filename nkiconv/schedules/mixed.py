@@ -50,7 +50,7 @@ MIXED_SBUF_BYTES = 196_608
 #: Bytes a partition of the filters that one DMA loads.
 FILTER_BLOCK_BYTES = 16_384
 #: Tiles loaded ahead of the sums, if they fit.
-PREFETCH = 4
+PREFETCH = 12
 #: Most bytes of a row's staged state: a DMA element of fewer bytes takes as long (trn2.toml, dma.small_element_bytes),
 #: and the copy on chip is short. Most bytes a partition of a part's staged states, and their least number.
 STAGED_BYTES_MAX, STATES_BYTES, STATES_MIN = 64, 8192, 4
