@@ -23,9 +23,10 @@ from ..simulator.timeline import ENGINES, Tasks, Timeline, build, repeated_ns, r
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: Most instructions of a core of an estimate's first candidate, beyond which its trace is cut, of all others together,
-#: and of one without others, of which only matmuls on zeros are to be counted.
-INSTRUCTIONS, OTHERS, ALONE = 140, 100, 70
+#: Most instructions of a core of an estimate's first candidate, beyond which its trace is cut, and of all others
+#: together; of depthwise rows, whose bounds take less of the host, and tell less; and of a candidate without others, of
+#: which only matmuls on zeros are to be counted.
+BUDGET, BUDGET_OF_ROWS, ALONE = (140, 100), (180, 180), 70
 #: Instructions that take as long as a trace's fixed cost.
 TRACE = 20
 #: Ratio of the second candidate's time on core 1 to the first's below which core 0 is timed, too.
@@ -51,27 +52,31 @@ Choice = tuple[str, Config]
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-def fastest(candidates: Sequence[Choice], launch: Callable[[str, Config], Launch], rates: Rates) -> Choice:
+def fastest(
+    candidates: Sequence[Choice],
+    launch: Callable[[str, Config], Launch],
+    rates: Rates,
+    budget: tuple[int, int] = BUDGET,
+) -> Choice:
     """The fastest of the first candidates that the budget of instructions allows, with the matmuls on zeros that pay;
     the first candidate if the budget allows none.
 
-    Args: candidates: algorithms with settings, in the order of timing. launch: the launch of one.
+    Args: candidates: algorithms with settings, in the order of timing. launch: the launch of one. budget: instructions.
     """
     if len(candidates) == 1 and FIRST not in dict(candidates[0][1] or ()):
         return candidates[0]
-    return _Race(launch, rates).fastest(candidates)
+    return _Race(launch, rates, budget if len(candidates) > 1 else (ALONE, 0)).fastest(candidates)
 
 
 class _Race:
     """The candidates of one estimate on the clock."""
 
-    def __init__(self, launch: Callable[[str, Config], Launch], rates: Rates) -> None:
-        self.launch, self.rates = launch, rates
+    def __init__(self, launch: Callable[[str, Config], Launch], rates: Rates, budget: tuple[int, int]) -> None:
+        self.launch, self.rates, (self.left, self.others) = launch, rates, budget
         self.found: dict[Choice, Probe] = {}
 
     def fastest(self, candidates: Sequence[Choice]) -> Choice:
         known: dict[str, Counts] = {}
-        self.left = INSTRUCTIONS if len(candidates) > 1 else ALONE
         for one in candidates:
             self.time(one, known.get(one[0]))
             if one in self.found and any(self.found[one].least):
@@ -98,7 +103,7 @@ class _Race:
         elif self.found:
             self.left -= len(probe.execution.instructions) + TRACE
         else:
-            self.left = OTHERS
+            self.left = self.others
         if not probe.says_nothing:
             self.found[one] = probe
 

@@ -18,6 +18,7 @@ from ..schedules.options import PROLOGUE_ARGUMENTS
 from ..schedules.row_copies import copies_of, rows_of
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
+from . import clock
 from .cost.algorithm import Shape
 from .cost.rows import ALGORITHMS
 from .operation import Operation, epilogue_arguments, epilogue_of, prologue_arguments, prologue_of
@@ -32,6 +33,7 @@ class DepthwiseConv1d(Operation):
     algorithms, known = tuple(ALGORITHMS), ALGORITHMS
     fallback = "vector"
     dtypes = KERNEL_DTYPES
+    budget = clock.BUDGET_OF_ROWS
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         yield from problem_violations(problem)

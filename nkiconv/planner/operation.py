@@ -39,6 +39,8 @@ class Operation(ABC):
     dtypes: tuple[str, ...]
     #: whether it is a transposed convolution, whose words refusals use
     transposed = False
+    #: instructions that an estimate traces, see `clock.fastest`
+    budget = clock.BUDGET
     #: extents that parts do not cut, see `parts.part_of`
     kept: frozenset[str] = frozenset()
     #: the algorithm whose refusal is reported if no algorithm runs
@@ -117,7 +119,7 @@ class Operation(ABC):
             return self.kernel[request.lnc], *self.arguments(part, algorithm, config)
 
         with without_collector():
-            return clock.fastest(self.ranked(shape), launch, shape.rates)
+            return clock.fastest(self.ranked(shape), launch, shape.rates, self.budget)
 
     def ranked(self, shape: Shape) -> list[Choice]:
         """Algorithms with settings near the least by cost models, the least first; for a video only the one with its
