@@ -62,7 +62,8 @@ def copies_x(algorithm: str, geometry: Geometry) -> bool:
 
 def copies_y(algorithm: str, geometry: Geometry) -> bool:
     """Whether an algorithm writes a copy of y."""
-    return algorithm not in OWN and geometry.y_strides[0] == 1 and geometry.K > 1 and geometry.y_strides[3] > 1
+    own = algorithm in OWN or (algorithm == "weight_stationary" and geometry.groups > 1)
+    return not own and geometry.y_strides[0] == 1 and geometry.K > 1 and geometry.y_strides[3] > 1
 
 
 def plain_of(algorithm: str, geometry: Geometry) -> Geometry:

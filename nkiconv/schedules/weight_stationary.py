@@ -410,6 +410,8 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
         else:
             filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * P_MAX * pages(schedule)
         y_tiles = (2 + (2 if residual else 0)) * pages(schedule) * schedule.axes[1].beside
+        # transposed results are beside the results of two output tiles
+        filters += 2 * BANK_COLUMNS * pages(schedule) * schedule.axes[1].beside if geometry.y_strides[0] == 1 else 0
     else:
         most = max(sum(tile[0].kn for tile in one.tiles) for one in schedule.residents)
         made = sum(sweep.size for sweep in schedule.sweeps) * schedule.width(1) if schedule.packs else 0

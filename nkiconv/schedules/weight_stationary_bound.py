@@ -26,6 +26,7 @@ from .prices import (
     matmul_rates,
     read_ns,
     total_ns,
+    transpose_ns,
     transposed_ns,
 )
 from .settings import WARM_UP_MAX
@@ -49,6 +50,8 @@ class Bound:
         self.target, self.options, self.schedule = target, options, schedule
         self.stack, self.shift, residents = schedule.stack, schedule.shift, schedule.residents
         self.geometry = geometry if self.shift is None else with_windows(geometry, self.shift.Z)
+        #: whether the Tensor Engine transposes results
+        self.by_pixels = schedule.gathers and geometry.y_strides[0] == 1 < geometry.K
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         self.kinds: dict[Any, Work] = {}
         # the core with more blocks, or the first one, which has more of the groups
@@ -132,7 +135,11 @@ class Bound:
                 read = sums_ns * (taps / apart - (apart == 1) if taps > apart else 1 / PARTS)
             # rows that are stored together are then copied to their places
             copied = n * target.vector_fixed_ns + times * size * target.vector_4x_ns
-            each.read += row_tiles * (read + (together - 1) * copied / PARTS)
+            each.read += row_tiles * (read + (0 if self.by_pixels else together - 1) * copied / PARTS)
+        if self.by_pixels:  # of rows of blocks, of all row tiles
+            tiles = together * math.ceil(math.prod(part.qn for part in lane) / together / P_MAX)
+            each.tensor += tiles * transpose_ns(target, self.geometry)
+            each.read += tiles * sum(one.kn for one in tile) * target.vector_ns / PARTS
         each.streamed = each.tensor if schedule.gathers else each.streamed  # each row tile has few of the columns
         each.dma = self.y_ns(tile, lanes, row_tiles, banks.total())
         loads = 0
@@ -174,5 +181,7 @@ class Bound:
             run *= pack.V
         elif q.qn == self.geometry.columns.out:
             run *= rows
+        if self.by_pixels:
+            parts, slots, run = tile[0].kn * row_tiles, 1.0, float(tile[0].kn * row_tiles)
         times, item = 1 / slots + (1 if self.options.residual else 0), self.options.epilogue.y_itemsize
         return dma_ns(self.target, parts, tile[0].kn * row_tiles, z.qn * rows * q.qn, max(1.0, run), item, times)

@@ -330,11 +330,18 @@ GROUPS = {
     "a group a row tile, many taps": _of_groups(3, C=108, H=1, W=50, K=135, R=1, S=45, padding=ONE_ROW),
     "an output that sees no row": depthwise(2, N=1, H=1, W=1, R=1, S=1, padding=((0, 1), (1, 0))),
 }
+#: Groups whose results are transposed: a bank of pixels, gaps, odd rows, row tiles of two pages, several images.
+NHWC_GROUPS = [
+    ("eight by eight", (32, 2, 2)), ("bands of rows", (32, 2, 2)), ("tiles with gaps", (64, 2, 1)),
+    ("multiplier 3, stride", (32, 4, 1)), ("dilation", (32, 1, 2)), ("several banks of a row", (32, 2, 1)),
+    ("two images at once, one left", (32, 2, 2)), ("parts of two images at once", (32, 1, 4)),
+    ("a group a row tile", (32, 2, 2)),
+]  # fmt: skip
 _GROUPS = {
     **{why: (one, {}) for why, one in GROUPS.items()},
     "rows apart": (ROWS_APART.replace(C=12, K=18, groups=6), {}),
     "an output that sees no row, channels last": (GROUPS["an output that sees no row"].replace(layout="NHWC"), {}),
-    "bands of rows, channels last": (GROUPS["bands of rows"].replace(layout="NHWC"), tiles(32, 2, 2)),
+    **{f"{why}, channels last": (GROUPS[why].replace(layout="NHWC"), tiles(*sizes)) for why, sizes in NHWC_GROUPS},
     "blocks of four": (GROUPS["multiplier 2"], tiles(32, 2, 2)),
     "blocks of four rows": (GROUPS["two images at once, one left"], tiles(32, 4, 1)),
     "blocks of four columns": (GROUPS["parts of an image at once"], tiles(64, 1, 4)),

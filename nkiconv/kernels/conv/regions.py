@@ -9,15 +9,19 @@ from ...schedules.regions import offset_at as offset_at
 from ...schedules.regions import pattern_of as pattern_of
 from ...schedules.regions import region_at as region_at
 from ...schedules.tiles import div_ceil, picked
-from .._dma import copy, copy_moved, load, spot
+from .._dma import copy, copy_moved, load, load_transposed, spot
 from .._dma import load_region as load_region
 from .call import scale_residual
 
 
-def load_regions(tile, hbm, regions, moved=None):
-    """Load regions into a tile; moved: as in `load_region`."""
+def load_regions(tile, hbm, regions, moved=None, transposes=False):
+    """Load regions into a tile; moved: as in `load_region`; transposes: channels are neighbours in HBM."""
     for one in regions:
-        load_region(tile, hbm, one[0], one[1], one[2], moved)
+        if transposes:
+            strides = [step for step, _ in one[1]]
+            load_transposed(spot(tile, one[0], one[1]), hbm, strides, one[2], False, None)
+        else:
+            load_region(tile, hbm, one[0], one[1], one[2], moved)
 
 
 def store_regions(hbm, tile, regions, moved=None):
@@ -30,15 +34,15 @@ def store_regions(hbm, tile, regions, moved=None):
             copy_moved(dst, spot(tile, one[0], one[1]), tile.dtype != hbm.dtype)
 
 
-def residual_of(operands, shape, regions, ragged=None):
+def residual_of(operands, shape, regions, ragged=None, transposes=False):
     """The residual in these regions of a tile times beta, fp32 if beta is not 1; or None. ragged: None, or an index of
-    the tile with all elements outside of the regions, which are zeros."""
+    the tile with all elements outside of the regions, which are zeros; transposes: as in `load_regions`."""
     if operands.residual == None:
         return None
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     if ragged != None:
         nisa.memset(dst=residual_sbuf[ragged], value=0.0, engine=nisa.engine.gpsimd)
-    load_regions(residual_sbuf, operands.residual, regions, operands.moved)
+    load_regions(residual_sbuf, operands.residual, regions, operands.moved, transposes)
     return scale_residual(residual_sbuf, operands.beta)
 
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import banks_of, blocks_in, output_in, size_of
+from ....schedules.implicit_gemm import stores_channels
 from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at, div_ceil
 from ..._engines import (
@@ -66,6 +67,7 @@ from ..sums import (
 )
 from .filters import Residents, StackedResidents
 from .load import Inputs, StackedInputs
+from .pixel_results import PixelResults
 from .results import PackedResults, Results, count_outputs, counter, new_output_statistics
 
 
@@ -93,7 +95,8 @@ class Core:
         given, stacked = (operands, geometry, schedule, steps, ledger), schedule.stack
         self.inputs = Inputs(*given) if stacked is None else StackedInputs(*given)
         self.residents = Residents(*given) if stacked is None else StackedResidents(*given)
-        self.results = (Results if schedule.pack is None else PackedResults)(operands, geometry, schedule, ledger)
+        kind = PixelResults if schedule.gathers and stores_channels(geometry) else Results
+        self.results = (kind if schedule.pack is None else PackedResults)(operands, geometry, schedule, ledger)
         self.zeros_sbuf = self.residents.start(self.inputs)
         # columns of a warm-up matmul, in 128s
         blocks, late = 4 if stacked is not None and stacked.diagonal else 1, schedule.late_warmup
@@ -113,6 +116,7 @@ class Core:
                 self.residents.make_until(index, place)
                 together = schedule.together if index + place == 0 else 1
                 self.work_tile(tile, resident.items[i], x, together, index)
+        self.results.end()
 
     def work_tile(self, tile, lanes, x, together, index):
         """Compute an M tile's results for the output tile of a step, `together` banks at a time."""

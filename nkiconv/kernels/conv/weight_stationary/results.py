@@ -90,6 +90,9 @@ class Results(nl.NKIObject):
     partitions use more DMA engines.
     """
 
+    #: whether channels of y are neighbours in HBM
+    by_pixels = False
+
     def __init__(self, operands, geometry, schedule, ledger):
         self.operands, self.geometry, self.schedule, self.ledger = operands, geometry, schedule, ledger
         self.ys, self.residuals, self.base, self.count = [], [], 0, 0
@@ -113,7 +116,7 @@ class Results(nl.NKIObject):
         if schedule.gathers:
             shape = (schedule.together_rows * schedule.slot, z, max(lane[1].bn for lane in lanes), q)
             regions = [self._residual_regions(one, lanes[one.lane]) for one in tile]
-            return [residual_of(self.operands, shape, one, slice(None)) for one in regions]
+            return [residual_of(self.operands, shape, one, slice(None), self.by_pixels) for one in regions]
         regions = self._regions(tile[0], lanes, tuple((0, part.bn) for part in lanes[0]), 0)
         shape = (schedule.segments * tile[0].kn, z, p, q)
         return [residual_of(self.operands, shape, regions, slice(None) if schedule.segments > 1 else None)]
@@ -159,6 +162,9 @@ class Results(nl.NKIObject):
             some = lanes[row_tile.lane : row_tile.lane + 1] if self.schedule.gathers else lanes
             first = base + own * self.schedule.slot
             store_regions(self.operands.y, y_sbuf, self._regions(row_tile, some, blocks, first))
+
+    def end(self):
+        """Store what waits after the last output tile: nothing."""
 
     def _regions(self, row_tile, lanes, blocks, first):
         """Regions of a tensor of results for the outputs inside y of blocks of lanes, from partition `first` on."""
