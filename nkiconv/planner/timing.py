@@ -15,13 +15,9 @@ from ..simulator.program import Program
 from ..simulator.timeline import ENGINES, times_run
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
 from .candidates import Candidate
+from .clock import RANKED
 from .operations import operation_for
 from .request import Request
-
-#: Phases of the throttle's grid over whose mean candidates are ranked: 0 and 1/2. Of 21 named problems a search's
-#: candidate of the least mean over these has at most 1.018 times the least mean over all 8, that of the least time at
-#: phase 0 up to 1.37.
-RANKED = 2
 
 
 @dataclass(frozen=True, eq=False)
