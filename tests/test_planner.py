@@ -308,15 +308,9 @@ def test_a_slower_plan_is_worth_what_it_spares(times, better):
     assert [one.timing for one in regrets.better(regrets.rivals, math.inf)] == better
 
 
-def hedged(name):
-    """What hedges the fastest plan of a named case."""
-    problem = cases.get(name).problem
-    fast = planned(problem, robust="off")
-    return fast, search.hedged(Request(problem=problem), Candidate(fast.algorithm, fast.config), most=4_000)
-
-
 def test_a_ruinous_plan_is_hedged():
-    fast, now = hedged("prime")
+    problem = cases.get("prime").problem
+    fast, now = planned(problem, robust="off"), planned(problem)
     assert (fast.algorithm, now.algorithm) == ("stacked", "implicit_gemm")
     assert fast.modelled_us == now.fastest_us < now.modelled_us < 1.1 * now.fastest_us
     assert now.worst_regret < RUINOUS < 2 < now.fastest_regret
@@ -326,14 +320,11 @@ def test_a_ruinous_plan_is_hedged():
 
 
 def test_a_plan_says_that_nothing_hedges_it():
-    fast, found = hedged("mimi_dw")
+    problem = cases.get("mimi_dw").problem
+    fast, found = planned(problem, robust="off"), planned(problem)
     assert (found.algorithm, found.config) == (fast.algorithm, fast.config)
     assert found.fastest_risk == "dma.static_issue_ns=670"
     assert "not hedged: nothing that was timed within 20 % of the fastest loses enough less" in found.explain()
-
-
-def test_a_plan_that_no_constant_ruins_needs_no_hedge():
-    assert hedged("c256_32x16")[1] is None
 
 
 @pytest.mark.slow

@@ -144,15 +144,7 @@ def kernel_arguments(
 
 def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     """The errors of arguments that no problem allows."""
-    flags = (
-        "bias",
-        "initial_state",
-        "return_final_state",
-        "strict_nonfinite",
-        "scaled",
-        "packed",
-        *pixel_norms.BELONG,
-    )
+    flags = ("bias", "initial_state", "return_final_state", "strict_nonfinite", "scaled", "packed", *pixel_norms.BELONG)
     planes = ("initial_frames", "return_final_frames")
     yield from refused(UnsupportedError, *(rules.flag(name, getattr(asked, name)) for name in flags))
     yield from refused(GeometryError, *(rules.number(name, getattr(asked, name), least=0) for name in planes))

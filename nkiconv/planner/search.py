@@ -34,7 +34,7 @@ from ..simulator.dtypes import canonical
 from ..simulator.hardware import CONSTANTS
 from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
-from ..simulator.profiling.settings import Advance, ignore
+from ..simulator.profiling.settings import Advance
 from ..simulator.timing import Rates
 from .candidates import Candidate, field_of
 from .estimate import chosen
@@ -91,22 +91,13 @@ def search(request: Request, *, wide: bool, advance: Advance, quick: bool = Fals
         a constant that the model does not have.
     """
     with without_collector():
-        found = _Search(request, wide, advance)
+        found = Search(request, wide, advance)
         return found.of_estimate() if quick else found.plan()
 
 
-def hedged(request: Request, candidate: Candidate, most: int) -> Plan | None:
-    """The plan of least expected regret beside a candidate, perhaps itself, without a search for faster ones; None if
-    no inferred constant makes the candidate take more than `RUINOUS` times as long.
+class Search:
+    """One search of a request; `plan` is its result."""
 
-    Args: most: instructions of the candidate's kernel, and of the refinement of hedges.
-    Raises: NothingRuns: the kernel refuses it; TraceLimitError: it has more instructions.
-    """
-    with without_collector():
-        return _Search(request, False, ignore).hedged(candidate, most)
-
-
-class _Search:
     def __init__(self, request: Request, wide: bool, advance: Advance) -> None:
         self.request, self.wide, self.advance = request, wide, advance
         self.field = field_of(request, Rates(dict(request.constants)))
@@ -135,18 +126,7 @@ class _Search:
         self._refine()
         trials = self._proven()
         effort, most = (TUNED, WIDE_INSTRUCTIONS) if self.wide else (TIMED, HEDGES_INSTRUCTIONS)
-        return self._plan_with_hedges(self._regrets(trials), trials, effort, most)
-
-    def hedged(self, candidate: Candidate, most: int) -> Plan | None:
-        """As the function `hedged`."""
-        one = self.times.whole(candidate, most)
-        if one is None or one.timing is None:
-            raise NothingRuns(self.times.rejected)
-        self.times.found[one.key] = one
-        regrets = self._regrets([one])
-        if not regrets.rising(one, RUINOUS):
-            return None
-        return self._plan_with_hedges(regrets, [one], TIMED, most)
+        return self.hedged(self.regrets(trials), trials, effort, most)
 
     def of_estimate(self) -> Plan:
         """The plan of the estimate alone, or of the first candidate that runs if the estimate does not."""
@@ -211,10 +191,11 @@ class _Search:
                 if len(times.found) == known:
                     break
 
-    def _regrets(self, trials: list[Trial]) -> Regrets:
+    def regrets(self, trials: list[Trial]) -> Regrets:
+        """The regrets of trials, the fastest first."""
         return Regrets(trials[0], trials, dict(self.request.constants))
 
-    def _plan_with_hedges(self, regrets: Regrets, trials: list[Trial], effort: str, most: float) -> Plan:
+    def hedged(self, regrets: Regrets, trials: list[Trial], effort: str, most: float) -> Plan:
         """The plan, after a search for hedges with up to `most` traced instructions of refinement.
 
         Args: regrets: of `trials`.

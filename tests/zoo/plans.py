@@ -33,12 +33,16 @@ from nkiconv.planner import shipped
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.entry import answer
 from nkiconv.planner.estimate import completed
+from nkiconv.planner.explain import RUINOUS
 from nkiconv.planner.operations import operation_for, violations
+from nkiconv.planner.plan import TIMED, Plan
 from nkiconv.planner.request import Request
-from nkiconv.planner.search import NothingRuns, hedged
+from nkiconv.planner.search import NothingRuns, Search
 from nkiconv.planner.shipped import Shipped, key_of
 from nkiconv.planner.timing import trace
+from nkiconv.simulator.collector import without_collector
 from nkiconv.simulator.errors import NkiError, TraceLimitError
+from nkiconv.simulator.profiling.settings import ignore
 from nkiconv.simulator.timing import Rates
 from nkiconv.whole_file import whole_file
 
@@ -116,10 +120,26 @@ def holds(plan: Shipped) -> bool:
     return abs(traced.timed.us - plan.us) <= ALIKE * plan.us
 
 
+def hedged(request: Request, candidate: Candidate) -> Plan | None:
+    """The plan of least expected regret beside a candidate, perhaps itself, without a search for faster ones; None if
+    no inferred constant makes the candidate take more than `RUINOUS` times as long.
+
+    Raises: NothingRuns: the kernel refuses it; TraceLimitError: it has more than `MOST` instructions.
+    """
+    with without_collector():
+        made = Search(request, False, ignore)
+        one = made.times.whole(candidate, MOST)
+        if one is None:
+            raise NothingRuns(made.times.rejected)
+        made.times.found[one.key] = one
+        regrets = made.regrets([one])
+        return made.hedged(regrets, [one], TIMED, MOST) if regrets.rising(one, RUINOUS) else None
+
+
 def hedge(plan: Shipped) -> tuple[Shipped, Row]:
     """A plan, or its hedge, and what it loses."""
     try:
-        now = hedged(plan.request, Candidate(plan.algorithm, plan.config), MOST)
+        now = hedged(plan.request, Candidate(plan.algorithm, plan.config))
     except TraceLimitError:
         return plan, Row(key_of(plan.request), "long")
     except NothingRuns:
