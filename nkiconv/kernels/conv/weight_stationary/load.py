@@ -110,11 +110,9 @@ class Inputs(nl.NKIObject):
     def _sources(self, tile, lanes, k_tile):
         """(first partition, lane, first channel, count) of each DMA."""
         c0, cn, segment, held = self.schedule.k_tiles[k_tile]
-        if self.schedule.shift != None:
-            return [(lane * self.schedule.rows, lane, c0, cn) for lane in range(len(lanes))]
-        if not self.schedule.gathers:
+        if self.schedule.shift == None and not self.schedule.gathers:
             return [(index * cn, segment + index, c0, cn) for index in range(held)]
-        return [(one.first, one.lane, one.c0, one.cn) for one in tile if one.lane < len(lanes)]
+        return [(one.first, one.lane, one.c0 + c0, min(one.cn, cn)) for one in tile if one.lane < len(lanes)]
 
     def _load_rows(self, x_sbuf, lane, first, channels, low, high):
         """Load rows low .. high-1 of a lane, with zeros in its elements outside x."""

@@ -253,12 +253,10 @@ def fresh_first(products, blocks, groups):
     without such a row."""
     (_, zn), (_, mn), (low, count) = blocks
     for first in range(len(products) - groups + 1):
-        some = products[first : first + groups]
-        one = some[0]
-        same = all((other.planes, other.rows) == (one.planes, one.rows) for other in some)
-        if not same or (one.planes[2], one.rows[2]) != (zn, mn):
+        some, new, again, end = products[first : first + groups], [], [], low + count
+        met = {(one.planes, one.rows) for one in some}
+        if len(met) > 1 or (some[0].planes[2], some[0].rows[2]) != (zn, mn):
             continue
-        new, again, end = [], [], low + count
         for product in some:
             begin, _, width, element, _ = product.columns
             fresh = min(width, end - begin)
