@@ -172,7 +172,7 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
     config = operation.complete("weight_stationary", operation.shape(request, Rates()), None)
     config = clock.with_counts(config, (clock.PROBE, clock.PROBE))
     launch = launch_of(problem, "weight_stationary", config)
-    probe = clock.Probe(*clock.core_trace(launch, Rates(), None, 1, cut=False), config)
+    probe = clock.Probe(*clock.core_trace(launch, Rates(), None, cut=False), config)
     assert len(probe.places) == 2
     assert max(map(sum, probe.known)) == WARM_UP_MAX
 

@@ -34,8 +34,6 @@ BUDGET, BUDGET_OF_ROWS, ALONE = (140, 100), (180, 180), 70
 RANKED = 2
 #: Instructions that take as long as a trace's fixed cost.
 TRACE = 20
-#: Ratio of the second candidate's time on core 1 to the first's below which core 0 is timed, too.
-CLOSE = 1.1
 #: Largest ratio of a candidate's cost model to the least at which it is timed, and its settings refined.
 NEAR = 1.2
 #: The setting that counts matmuls on zeros; settings that count those of a second place, and whether FIRST counts these
@@ -88,8 +86,8 @@ class _Race:
                 known[one[0]] = self.found[one].least
         if not self.found:
             return candidates[0]
-        best, probe = self.confirmed()
-        return best[0], with_counts(best[1], probe.found())
+        best = min(self.found, key=lambda one: self.found[one].us)
+        return best[0], with_counts(best[1], self.found[best].found())
 
     def time(self, one: Choice, counts: Counts | None) -> None:
         """Time core 1 of a candidate, if the budget has instructions left, with these counts of matmuls on zeros or,
@@ -97,7 +95,7 @@ class _Race:
         if self.left <= 0:
             return
         try:
-            probe = self.probe(one, 1, self.left, counts)
+            probe = self.probe(one, counts)
         except TraceLimitError:
             self.left = 0
             return
@@ -112,30 +110,14 @@ class _Race:
         if not probe.says_nothing:
             self.found[one] = probe
 
-    def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None) -> Probe:
+    def probe(self, one: Choice, counts: Counts | None) -> Probe:
         config = with_counts(one[1], (PROBE, PROBE))
-        execution, own = core_trace(self.launch(one[0], config), self.rates, most, core, cut=not self.found)
+        execution, own = core_trace(self.launch(one[0], config), self.rates, self.left, cut=not self.found)
         return Probe(execution, own, config, counts)
 
-    def confirmed(self) -> tuple[Choice, Probe]:
-        """The candidate of the least time of its slower core, and that core's trace; the first on core 1 if no other is
-        near it."""
-        order = sorted(self.found, key=lambda one: self.found[one].us)
-        best, slower = order[0], self.found[order[0]]
-        if len(order) > 1 and self.found[order[1]].us < CLOSE * slower.us:
-            least_us = math.inf
-            for one in order:
-                known = self.found[one]
-                if known.us >= least_us:
-                    break
-                probe = max(known, self.probe(one, 0, None, known.least), key=lambda core: core.us)
-                if probe.us < least_us:
-                    least_us, best, slower = probe.us, one, probe
-        return best, slower
 
-
-def core_trace(launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool) -> tuple[Execution, Rates]:
-    """(trace of one core, constants with half of the HBM's rate), or (trace of both, constants) if the cores
+def core_trace(launch: Launch, rates: Rates, most: int | None, *, cut: bool) -> tuple[Execution, Rates]:
+    """(trace of core 1, constants with half of the HBM's rate), or (trace of both, constants) if the cores
     synchronise. most: instructions of a core. cut: as in `execute`.
 
     Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is; TraceLimitError: a core has
@@ -149,7 +131,7 @@ def core_trace(launch: Launch, rates: Rates, most: int | None, core: int, *, cut
             "dma.hbm_run_ns": 2 * rates("dma.hbm_run_ns"),
         }
         try:
-            execution = execute(kernel, args, kwargs, trace_only=True, most=most, alone=core, cut=cut)
+            execution = execute(kernel, args, kwargs, trace_only=True, most=most, alone=1, cut=cut)
             return execution, Rates({**rates.overrides, **of_hbm})
         except MeetingError:
             pass
