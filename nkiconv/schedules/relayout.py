@@ -18,11 +18,11 @@ from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .cuts import cut_planes, most_of
 from .geometry import Geometry, are_side_by_side, num_taps, parts_of_x, writes_rows
-from .implicit_gemm import has_own_m_tiles, left_over
+from .implicit_gemm import has_own_m_tiles
 from .options import Options
 from .patches import is_patches
 from .prices import round_trip_ns
-from .tiles import P_MAX, PARTS, QUADRANT, Part, cut, cut_at, div_ceil
+from .tiles import P_MAX, PARTS, Part, cut, cut_at, div_ceil
 
 #: Algorithms that write NHWC without a copy; those that read it without one, except x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")
@@ -214,8 +214,7 @@ def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
         by_input = has_own_m_tiles(geometry) and geometry.groups != geometry.C
         if not plain or geometry.planes.taps > 1 or not by_input:
             return False
-        # folded channels are copied to partitions that engines can address
-        return geometry.groups > 1 or (geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0)
+        return geometry.groups > 1 or geometry.C > 1
     if algorithm == "stacked":
         return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
     if algorithm == "activation_stationary":

@@ -73,6 +73,8 @@ GROUPS_OF_PHASES = {
     "dilated phases": Transposed(2, 8, 8, 8, (5, 6), (3, 3), (2, 2), (1, 0), (0, 1), (3, 2)),
 }
 STRIDED = Transposed(3, 130, 20, 1, (5, 6), (4, 3), (2, 3), (1, 2), (1, 0), (1, 2))
+#: Channels beside 128 whose copies begin at no partition that engines address.
+ONE_MORE = {C: Transposed(1, C, 150, 1, (7, 12), (3, 4), (1, 1), (1, 1), (0, 0), (1, 2)) for C in (129, 141, 20)}
 FOLDED = Transposed(1, 160, 150, 1, (11, 12), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1))
 ONE_TAP = Transposed(2, 130, 150, 1, (4, 5), (1, 1), (1, 1), (0, 0), (0, 0), (1, 1))
 #: Few inputs, K packing of rows.
@@ -131,6 +133,7 @@ EXACT = {
     **{f"{GEMM}: {why}, channels shared": (one, GEMM, {"shard": "channels"}) for why, one in WIDE_GROUPS.items()},
     **{f"{GEMM}: {why}, images shared": (one, GEMM, {"shard": "images"}) for why, one in WIDE_GROUPS.items()},
     **{f"{GEMM}: folded {fold}": (FOLDED, GEMM, {"fold": fold}) for fold in ("inputs", "outputs", "both")},
+    **{f"{GEMM}: folded, {C} channels": (one, GEMM, {"fold": "both"}) for C, one in ONE_MORE.items()},
     f"{GEMM}: K tile by K tile": (FOLDED, GEMM, {"fold": "none", "order": "chunks"}),
     f"{GEMM}: M tiles of a few channels": (FOLDED, GEMM, {"shard": "channels"}),
     f"{GEMM}: strided": (STRIDED, GEMM, {}),
@@ -165,7 +168,10 @@ RUNS += [
 ]  # fmt: skip
 
 
-@pytest.mark.cover(54, keep=["rows: all channels-bf16-channels first", "phases: long rows-bf16-channels first"])
+@pytest.mark.cover(54, keep=[
+    "rows: all channels-bf16-channels first", "phases: long rows-bf16-channels first",
+    "implicit_gemm: folded, 129 channels-bf16-channels first",
+])  # fmt: skip
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize(("name", "dtype"), RUNS)
 def test_every_call(name, dtype, last):

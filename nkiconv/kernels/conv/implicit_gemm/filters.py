@@ -35,7 +35,7 @@ from ....schedules.implicit_gemm_products import (
 from ....schedules.implicit_gemm_schedule import AHEAD_BYTES
 from ....schedules.planes import channel_runs
 from ....schedules.regions import offset_at, pattern_of
-from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
+from ....schedules.tiles import QUADRANT, WORD_BYTES, div_ceil, whole_words
 from ..._engines import START_WORK, VECTOR_WORK, copy_balanced, is_16bit, pick
 from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import transpose_into, turn_forwards
@@ -156,15 +156,16 @@ def load_backwards(operands, geometry, block):
 
 
 def place_backwards(filters_sbuf, raw_sbuf, geometry, block, piece, ledger):
-    """Copy a piece's taps in order to filters_sbuf, because folded channels cannot be used as loaded."""
+    """Copy a piece's taps in order to filters_sbuf, because folded channels cannot be used as loaded. Engines address
+    few channels from partition 0 on alone: each tap overwrites the places of those before it."""
     m_tile, k_tile, count, kn = block.m_tile, block.k_tile, block.k_tile.cn, block.m_tile.kn
     R, S, shift = geometry.rows.taps, geometry.columns.taps, rows_apart(geometry, m_tile)
     for group in range(piece.first, piece.first + piece.count):
-        for p in range(0, piece.depth * count, count):
-            s = S - 1 - group * k_tile.depth - p // count
+        for p in range((piece.depth - 1) * count, -1, -count):
+            s, parts = S - 1 - group * k_tile.depth - p // count, slice(p if count % QUADRANT == 0 else 0, p + count)
             for u in range(m_tile.rows):
-                dst = filters_sbuf[p : p + count, piece.row + u * shift, group, u, 0:kn]
-                copy_balanced(dst, raw_sbuf[p : p + count, 0:kn, R - 1 - piece.row, s], ledger)
+                dst = filters_sbuf[parts, piece.row + u * shift, group, u, 0:kn]
+                copy_balanced(dst, raw_sbuf[parts, 0:kn, R - 1 - piece.row, s], ledger)
 
 
 def stationary_of_product(filters_sbuf, geometry, m_tile, k_tile, product):
