@@ -45,9 +45,10 @@ class BlocksSettings(Settings):
     side: int = count("row tiles, each with its part of a pass's input channels: 1, 2 or 4", 1, 4, default=1)
     buffers: int = count("tiles of blocks that are loaded at once", 1, BUFFERS_MAX, near=(less, more, double))
     pixels: int = count(
-        "of NCHW: 1: DMA transposes lines; 2: the Tensor Engine transposes x and gy; 0: both keep their memory order",
+        "of NCHW: 1: DMA transposes lines; 2: the Tensor Engine transposes x and gy; 3: gy alone; 0: both keep their "
+        "memory order",
         0,
-        2,
+        3,
         default=0,
     )
     split: int = count("1: the cores share blocks and add their sums; 0: they share passes", 0, 1, near=(_other,))
@@ -60,8 +61,8 @@ class BlocksSettings(Settings):
     warmup: int = warm_up(0, near=(0, 28, 44, 60, 80))
 
 
-#: Values of `pixels`: DMA transposes lines; the Tensor Engine transposes x and gy.
-LINES, TRANSPOSED = 1, 2
+#: Values of `pixels`: DMA transposes lines; the Tensor Engine transposes x and gy; gy alone.
+LINES, TRANSPOSED, GY_TRANSPOSED = 1, 2, 3
 #: The fewest pixels of a line, a run of HBM, unless it is a whole plane. Our choice: the time of short ones is unknown.
 LINE_LEAST = 32
 #: The fewest banks of PSUM for transposes of x and gy by the Tensor Engine.
@@ -95,6 +96,8 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
             f"without gaps which lines of {LINE_LEAST} to {P_MAX} pixels cut evenly, one tap that reads each pixel; "
             f"use 2 (the Tensor Engine transposes)"
         )
+    if one.pixels == GY_TRANSPOSED and not (last or has_all_windows(geometry)):
+        return "config pixels=3, padding or lhs_dilation: x keeps its memory order where all windows are in it; use 2"
     if takes_lines(geometry, config) and max(beside, columns) > 1:
         return f"config beside={beside} columns={columns} pixels=1: a block of lines is one column; use 1"
     if columns < columns_beside(geometry, beside):
@@ -164,7 +167,7 @@ def takes_lines(geometry: Geometry, config: Config) -> bool:
 def is_transposed(geometry: Geometry, config: Config) -> bool:
     """Whether the Tensor Engine transposes x and gy, as a config says; never if channels of both are neighbours."""
     last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
-    return not last and setting(config, "pixels", 0) == TRANSPOSED
+    return not last and setting(config, "pixels", 0) >= TRANSPOSED
 
 
 def has_lines(geometry: Geometry) -> bool:
@@ -183,7 +186,21 @@ def blocks_geometry(geometry: Geometry, config: Config) -> tuple[Geometry, Geome
     """(Geometry of the blocks, with channels as neighbours if they are transposed, Geometry of x and gy in memory)."""
     if takes_lines(geometry, config):
         return lines_of(geometry)
-    return (transposed_of(geometry) if is_transposed(geometry, config) else geometry), geometry
+    if not is_transposed(geometry, config):
+        return geometry, geometry
+    blocks = transposed_of(geometry)
+    keeps_x = setting(config, "pixels", 0) == GY_TRANSPOSED
+    return (replace(blocks, x_strides=geometry.x_strides) if keeps_x else blocks), geometry
+
+
+def has_all_windows(geometry: Geometry) -> bool:
+    """Whether all windows are inside x, with no zeros between its elements."""
+    found = True
+    for axis in geometry.axes:
+        size, out = axis.size // axis.images, axis.out // axis.images
+        last = (out - 1) * axis.stride + (axis.taps - 1) * axis.dilation - axis.before
+        found = found and axis.lhs_dilation == 1 and axis.before <= 0 and last < size
+    return found
 
 
 def lines_of(geometry: Geometry) -> tuple[Geometry, Geometry]:

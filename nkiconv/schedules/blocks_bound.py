@@ -15,6 +15,7 @@ from ..simulator.timing.target import Target
 from .blocks import (
     BLOCK_BYTES,
     BUFFERS_MAX,
+    GY_TRANSPOSED,
     LINES,
     TRANSPOSED,
     apart_beside,
@@ -42,14 +43,14 @@ class BlocksBound:
     def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
-        self.banks, self.planes = sum_banks(pixels == TRANSPOSED), [count for _, count in planes_of(geometry.planes)]
+        self.banks, self.planes = sum_banks(pixels >= TRANSPOSED), [count for _, count in planes_of(geometry.planes)]
         self.read_ns = target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
     def priced(self, t: Table) -> Table:
         """The table with buffers, and ns from the first load to the last store; infinite if too few buffers fit."""
         t = self.products(self.sized(t))
-        t = self.transposed(t) if self.pixels == TRANSPOSED else self.loaded(t)
+        t = self.transposed(t) if self.pixels >= TRANSPOSED else self.loaded(t)
         t, stored_ns = self.buffered(t), self.stored_ns(t)
         passes, rounds = t["passes"], ceil(t["accumulators"], self.banks)
         tile_ns, count = self.throttled_ns(t) + t["last_ns"], passes * t["tiles"]
@@ -58,11 +59,11 @@ class BlocksBound:
         waits_ns = moved_ns / np.where(t["buffers"] < 2 * t["tiles"], 1, passes) - array_ns / (rounds * passes)
         # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
         again_ns = count * (first_load_ns(self.target) + t["moved_ns"]) + array_ns
-        again_ns = 0 if self.pixels == TRANSPOSED else again_ns / np.maximum(1, t["buffers"])
+        again_ns = 0 if self.pixels >= TRANSPOSED else again_ns / np.maximum(1, t["buffers"])
         array_ns = np.where(rounds > 1, array_ns + np.maximum(0, waits_ns), np.maximum(array_ns, again_ns))
         # after the last loads: a row of the last tile, or all of it except for one accumulator
         last = np.where(t["split"] > 0, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / t["accumulators"])
-        last_ns = 0 if self.pixels == TRANSPOSED else tile_ns * last
+        last_ns = 0 if self.pixels >= TRANSPOSED else tile_ns * last
         busiest_ns = np.maximum(t["first_ns"] + array_ns, moved_ns + last_ns) + EXPOSED * np.minimum(array_ns, moved_ns)
         ns = first_load_ns(self.target) + busiest_ns + self.end_ns(t) + stored_ns
         return {**t, "ns": np.where(t["buffers"] > 0, ns, np.inf)}
@@ -83,7 +84,7 @@ class BlocksBound:
         size = t["h"] * t["w"] * geometry.planes.taps * t["c"] + t["rows"] * t["columns"] * t["k"]
         t["unit_bytes"], t["gang"] = size * geometry.itemsize, 1
         down, across = ceil(geometry.rows.out, t["rows"]), ceil(geometry.columns.out, t["columns"])
-        if self.pixels == TRANSPOSED:
+        if self.pixels >= TRANSPOSED:
             return self._in_gangs(t, down, across, parts)
         units = ceil(geometry.planes.out * down * across, parts)
         return t | {"tiles": ceil(units, self.most // t["side"])}
@@ -97,7 +98,8 @@ class BlocksBound:
         t["planes"] = planes = np.where(places == 1, planes, 1)
         members = np.maximum(1, np.maximum(1, most // planes) * places // parts)
         room = np.minimum(BLOCK_BYTES // t["unit_bytes"], CHAIN // (t["rows"] * t["columns"]))
-        gang = ceil(members, ceil(members, np.maximum(1, P_MAX // t["c"])))
+        channels = t["c"] if self.pixels == TRANSPOSED else t["k"]
+        gang = ceil(members, ceil(members, np.maximum(1, P_MAX // channels)))
         t["gang"] = gang = np.maximum(1, np.minimum(room, gang))
         t["is_apart"] = (gang > 1) & (gang >= 2 * most) & (places > 1)
         tiles = 0
@@ -155,7 +157,7 @@ class BlocksBound:
 
     def transposed(self, t: Table) -> Table:
         """As `loaded`, for a tile that the Tensor Engine transposes, with its transposes: one for each place of a
-        window that taps see and each chunk of channels."""
+        window that taps see and each chunk of channels; or of gy alone."""
         rows, columns, item = self.source.rows, self.source.columns, self.geometry.itemsize
         tile = t["rows"] * t["down"], t["columns"] * t["across"]
         x_size = (
@@ -171,7 +173,10 @@ class BlocksBound:
         of_gy = t["k"], 1, t["rows"], y_size, places[1]
         vector_ns = max(self.target.scalar_ns, self.target.vector_16bit_ns if item == 2 else self.target.vector_ns)
         t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
-        for channels, taps, extent, (high, wide), count in (of_x, of_gy):
+        if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
+            elements = t["gang"] * t["h"] * t["w"] * t["c"]
+            t["moved_ns"] = t["first_ns"] = of_x[1] * dma_ns(self.target, P_MAX, elements, t["w"], item)
+        for channels, taps, extent, (high, wide), count in (of_x, of_gy)[self.pixels - TRANSPOSED :]:
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
             array_ns = times * count * transpose_ns(self.target, self.geometry)
@@ -200,7 +205,7 @@ class BlocksBound:
 
     def buffered(self, t: Table) -> Table:
         """The table with buffers: two passes of tiles, or as many as fit; 0 if too few fit."""
-        tiles, is_pe, in_rounds = t["tiles"], self.pixels == TRANSPOSED, t["accumulators"] > self.banks
+        tiles, is_pe, in_rounds = t["tiles"], self.pixels >= TRANSPOSED, t["accumulators"] > self.banks
         needed = np.where(in_rounds, tiles, 1 if is_pe else np.minimum(2, tiles))
         wanted = np.where(in_rounds | (not is_pe), 2 * tiles, np.minimum(2, tiles))
         room = SBUF_BYTES - SUMS_BYTES - gathered_bytes(self.geometry, t["channels"]) - t["raw_bytes"]
@@ -228,6 +233,6 @@ class BlocksBound:
         rounds = ceil(t["accumulators"], self.banks)
         hidden_ns = t["array_ns"] * t["tiles"] / rounds
         exchanged_ns = exchanged_ns + (rounds - 1) * np.maximum(0, exchanged_ns - hidden_ns)
-        again = t["passes"] if self.pixels == TRANSPOSED else 1  # with transposes, which wait for Vector
+        again = t["passes"] if self.pixels >= TRANSPOSED else 1  # with transposes, which wait for Vector
         read_ns = t["beside"] * (width * target.vector_ns + self.read_ns)
         return again * (read_ns + np.where(t["split"] > 0, exchanged_ns, 0)) + last_store_ns(target)

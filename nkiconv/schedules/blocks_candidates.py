@@ -16,6 +16,7 @@ from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .blocks import (
     FEW_PASSES,
+    GY_TRANSPOSED,
     LINES,
     TRANSPOSED,
     BlocksSettings,
@@ -23,6 +24,7 @@ from .blocks import (
     columns_beside,
     config_unsupported,
     exchange_unsupported,
+    has_all_windows,
     in_places,
     is_transposed,
     max_channels,
@@ -32,7 +34,7 @@ from .blocks import (
 )
 from .blocks_bound import BlocksBound
 from .blocks_schedule import BlocksSchedule, build
-from .geometry import Geometry
+from .geometry import Geometry, num_taps
 from .settings import Config, declarations, once_a_config, values_of
 from .tables import Table, ceil, joined, some, table
 from .tiles import P_MAX, div_ceil
@@ -68,7 +70,7 @@ def candidates(
 ) -> list[tuple[float, Config]]:
     """(ns, config) of the `count` candidates of least time that hold the given settings and fit. geometry: of x and gy
     in memory."""
-    every = (0, LINES, TRANSPOSED) if given.get("side", 1) == 1 else (0,)
+    every = (0, LINES, TRANSPOSED, GY_TRANSPOSED) if given.get("side", 1) == 1 else (0,)
     places = values_of(given, "exchanged", (0, 1) if pays_exchanged(geometry, bias) else (0,))
     found: list[Iterator[tuple[float, Config]]] = []
     for exchanged, pixels in product(places, values_of(given, "pixels", every)):
@@ -77,6 +79,8 @@ def candidates(
         source = in_places(geometry, config)
         lines = takes_lines(source, config)
         if pixels and not (lines or is_transposed(source, config) or "pixels" in given):
+            continue
+        if pixels == GY_TRANSPOSED and not ((has_all_windows(source) and num_taps(source) > 1) or "pixels" in given):
             continue
         blocks = blocks_geometry(source, config)[0]
         bound = BlocksBound(target, blocks, source, 0 if blocks is source else pixels, units_of_tile(blocks, lines))
@@ -115,6 +119,8 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
         # several row tiles pay if blocks are planes, whose zeros are left out
         is_plane = side > 1 and "side" not in given
         rows, columns = ((P,), (Q,)) if is_plane else (_parts(P, EXTENTS), wide)
+        if bound.pixels == GY_TRANSPOSED:
+            rows = [one for one in rows if P % one == 0]
         # accumulators of channels that are transposed together need not wait for others
         widths = (most, min(most, P_MAX)) if bound.pixels == TRANSPOSED else (most,)
         for channels in values_of(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):

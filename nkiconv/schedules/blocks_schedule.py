@@ -24,6 +24,8 @@ from itertools import chain, product
 from . import blocks_transposes as transposes
 from .blocks import (
     BLOCK_BYTES,
+    GY_TRANSPOSED,
+    TRANSPOSED,
     Accumulator,
     BlocksSettings,
     Pass,
@@ -168,6 +170,14 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
                 f"{sum_banks(plan.transposes is not None)} banks need all {tiles} tiles of blocks at once; use as "
                 f"many, or fewer outputs and inputs"
             )
+    every = {region for one in plan.passes for tile in one.tiles for region in tile}
+    extents = (geometry.rows.out, settings.rows), (geometry.columns.out, settings.columns)
+    if plan.transposes is not None and settings.pixels == GY_TRANSPOSED:
+        for region in every:
+            ends = (region.p, region.counts[1]), (region.q, region.counts[2])
+            for (out, extent), (first, count) in zip(extents, ends, strict=True):
+                if first + count * extent > out:
+                    return f"config pixels=3 rows={settings.rows} columns={settings.columns}: must divide gy; use 2"
     if fits_sbuf(needed):
         return ""
     return (
@@ -240,7 +250,7 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) ->
     """The schedule with tiles that the Tensor Engine transposes, of at most `most` members, and their Transposes."""
     geometry, config = plan.geometry, plan.settings
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
-    channels = max(1, *(one.c[0][1] for one in plan.passes))
+    channels = max(1, *(one.c[0][1] if config.pixels == TRANSPOSED else one.k[1] for one in plan.passes))
     grid = transposes.grid_of(geometry, config.rows, config.columns)
     gang = transposes.gang_of(grid, [count for _, count in planes], channels, config.split == 1, min(room, most))
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from .blocks import BlocksSettings, Pass, Region, Run, Tile
+from .blocks import TRANSPOSED, BlocksSettings, Pass, Region, Run, Tile
 from .cuts import most_of, places_inside, window_of
 from .geometry import Axis, Geometry, valid_range
 from .tiles import BANK_BYTES, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of, whole_words
@@ -280,7 +280,7 @@ def piece_sizes(geometry: Geometry, config: BlocksSettings, passes: Sequence[Pas
         # tiles that differ in their planes alone have pieces of the same sizes
         kinds = {
             (t < 0, *((own.p, own.q, own.counts, exists.get((t, own.z), True)) for own in tile)): (tile, t)
-            for tile, t in product(one.tiles, (-1, *one.planes))
+            for tile, t in product(one.tiles, (-1, *(one.planes if config.pixels == TRANSPOSED else ())))
         }
         for tile, t in kinds.values():
             for side in sides_of(geometry, config, one, tile, t):

@@ -118,6 +118,16 @@ GANGS = {
     "groups": ((1, 4, 6, 2), [(20, 3, 1, 1, 1, 1), (19, 3, 1, 1, 1, 1)], (1, 1)),
     "volumes": ((1, 3, 4, 1), [(4, 3, 1, 1, 1, 1), (20, 2, 1, 1, 0, 1), (19, 3, 1, 1, 1, 1)], (1, 1)),
 }
+#: Windows all inside x, which keeps its memory order beside a transposed gy: axes, and rows and columns of a block.
+KEPT = {
+    "patches": ((2, 3, 20, 1), [(36, 4, 4, 1, 0, 0), (80, 4, 4, 1, 0, 0)], (1, 20)),
+    "parts of rows": ((1, 3, 130, 1), [(64, 4, 4, 1, 0, 0), (64, 4, 4, 1, 0, 0)], (1, 1)),
+    "overlapping": ((3, 5, 7, 1), [(11, 3, 1, 1, 0, 0), (10, 3, 1, 1, 0, 0)], (3, 2)),
+    "cropped": ((2, 6, 9, 1), [(21, 3, 2, 2, -1, 0), (12, 2, 1, 1, 0, -3)], (2, 4)),
+    "one tap": ((5, 14, 13, 1), [(7, 1, 2, 1, 0, 0), (9, 1, 2, 1, 0, 0)], (1, 5)),
+    "groups": ((2, 12, 8, 4), [(9, 3, 1, 1, 0, 0), (8, 3, 1, 1, -1, 0)], (7, 1)),
+    "volumes": ((2, 4, 6, 1), [(5, 3, 1, 1, 0, 0), (9, 3, 2, 1, 0, 0), (8, 2, 2, 1, 0, 0)], (2, 2)),
+}
 #: Sums of all taps of some channels leave together.
 GATHERED = {
     "planes": ((1, 40, 150, 1), (5, 3, 1, 1, 1, 1), (6, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1)),
@@ -213,6 +223,9 @@ def _table():
     for place, (why, (channels, axes, (rows, columns))) in enumerate(GANGS.items()):
         sizes = TURNED | {"rows": rows, "columns": columns, "split": place % 2}
         found[f"gangs: {why}"] = channels, axes, "blocks", sizes, True
+    for place, (why, (channels, axes, (rows, columns))) in enumerate(KEPT.items()):
+        sizes = {"pixels": 3, "rows": rows, "columns": columns, "split": place % 2}
+        found[f"kept: {why}"] = channels, axes, "blocks", sizes, True
     axes = [(20, 3, 1, 1, 1, 1), (19, 3, 1, 1, 1, 1)]
     few = TURNED | {"rows": 1, "columns": 1, "exchanged": 1}
     found["gangs: few outputs in the place of inputs"] = (2, 140, 3, 1), axes, "blocks", few, False
@@ -292,6 +305,8 @@ REFUSED = [
     (ONE, LINE, "fp32", "transposes 16 bits"),
     ([(1, 1, 1, 1, 0, 0), (131, 1, 1, 1, 0, 0)], LINE, "bf16", "1 x 131 pixels"),
     (ONE, LINE | {"columns": 2}, "bf16", "columns=2 pixels=1: a block of lines"),
+    ([PLAIN, WIDE], {"pixels": 3}, "bf16", "config pixels=3, padding or lhs_dilation"),
+    ([(6, 3, 1, 1, 0, 0), ONE[1]], {"pixels": 3, "rows": 3}, "bf16", "config pixels=3 rows=3 columns=1: must"),
     ([PLAIN, WIDE], {"side": 3}, "bf16", "config side=3 pixels=0: must be 1, 2 or 4, and 1 but for pixels=0"),
     ([PLAIN, WIDE], TURNED | {"side": 2}, "bf16", "config side=2 pixels=2: must be 1, 2 or 4, and 1 but for pixels=0"),
     ([PLAIN, (2, 3, 1, 1, 1, 1)], {"beside": 3}, "bf16", "config beside=3, K=4, stride=1: at most 2"),

@@ -1,9 +1,10 @@
 """x and gy of NCHW transposed to units: loaded in memory order, framed by zeros, transposed, evacuated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 from ..._nki import nisa, nl
+from ...schedules.blocks import GY_TRANSPOSED
 from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, filled, size_of, some_of
 from .._dma import copy
@@ -12,6 +13,7 @@ from .._masks import constant
 from ..conv.filter_feed import Buffer
 from ..conv.regions import around, load_region, offset_at
 from ..conv.sums import along
+from .loads import Piece, load_x
 
 
 @dataclass
@@ -51,6 +53,11 @@ def transpose_for(work, ahead, feed, some):
     done = ahead.there[slot][1]
     for accumulator in some_of(some.accumulators, some.banks):
         for t in (accumulator.t, -1) if accumulator.t >= 0 else (-1,):
+            if t >= 0 and work.plan.settings.pixels == GY_TRANSPOSED:
+                if (t, some.member) not in done:
+                    done.append((t, some.member))
+                    load_member(work, feed.tiles[some.index], some.member, blocks.x[t], t)
+                continue
             end, own, needed = some.row + 1, one.k, accumulator.k
             if t >= 0:
                 end = some.row * rows.stride + (accumulator.r[0] - one.r[0] + accumulator.r[1] - 1) * rows.dilation + 1
@@ -65,6 +72,17 @@ def transpose_for(work, ahead, feed, some):
                         done.append(key)
                         tile_sbuf = blocks.y if t < 0 else blocks.x[t]
                         transpose_piece(work, ahead, side, own[0] + c, rows_of_piece, tile_sbuf)
+
+
+def load_member(work, tile, member, x_sbuf, t):
+    """Load the windows of x of a tile's member, all of which exist, as they are in memory."""
+    one, settings, region = tile.one, work.plan.settings, tile.tile[member]
+    piece = Piece(settings.rows, settings.columns, one.k, one.c[0], one.r, one.s, one.h, one.w)
+    into, (planes, *places) = x_sbuf[:, member * one.h[1] : (member + 1) * one.h[1]], region.counts
+    # units are evenly spaced along two axes of a DMA
+    each = planes if 1 in places else 1
+    for z, part in zip(range(0, planes, each), range(0, size_of(region.counts), each * size_of(places))):
+        load_x(work, piece, [replace(region, part=part, z=region.z + z, counts=(each, *places))], into, t, one.h)
 
 
 def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
