@@ -20,7 +20,6 @@ from .prices import (
     last_store_ns,
     matmul_ns,
     overlapped_ns,
-    planes_seen,
     transpose_ns,
     transposed_ns,
 )
@@ -211,3 +210,10 @@ class Bound:
         array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))
         read_ns = tiles * channels * steps * sums * target.vector_ns / PARTS
         return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns)
+
+
+def planes_seen(geometry: Geometry, count: float) -> float:
+    """The most planes of x that so many neighbouring planes of outputs read; equally many for images."""
+    planes = geometry.planes
+    seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
+    return float(min(planes.size / planes.images, seen))

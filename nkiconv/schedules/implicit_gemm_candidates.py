@@ -120,9 +120,9 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     if can_move(geometry) and sums_ns >= first_move_ns + move_ns:
         filters_ns = sum(bound.transposing_ns(one) for batch in schedule.batches for one in batch)
         halves = PARTS if len(schedule.batches) > 1 else 1
-        idle_ns = busy.tensor - filters_ns / halves - busy.moved_ns
+        idle_ns = busy.tensor - filters_ns / halves - busy.dma
         moved = max(0, min(sum(map(len, schedule.batches)) // halves, int(idle_ns / move_ns)))
-    together = busy.moved_ns > busy.tensor and all(
+    together = busy.dma > busy.tensor and all(
         len(batch) > 1 and can_together(geometry, batch) and schedule.banks_together(index) <= TOGETHER_BANKS
         for index, batch in enumerate(schedule.batches)
     )

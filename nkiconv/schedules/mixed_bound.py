@@ -44,14 +44,16 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     there_ns = first_load_ns(target) + filters_ns
     x_ns = _loaded_ns(geometry, target, first, mixed_cuts(first.qn, plan, True)[0])
     begin_ns = there_ns + x_ns + (1 + _dmas(first)) * target.static_issue_ns
+    made_ns = 0.0
     if plan.taps:
         made_ns = target.gpsimd_fixed_ns + plan.taps * first.rows * target.gpsimd_select_ns
         busy.gpsimd += made_ns * len({tile.t for tile in tiles}) * (1 + more / len(tiles))
-        begin_ns = max(begin_ns, there_ns + made_ns + target.gpsimd_done_ns)
+        made_ns += there_ns + target.gpsimd_done_ns
     busy.vector -= _sums_ns(pieces[-1], target)  # `_last_ns` has them
     stored_ns = _stored_ns(geometry, epilogue, target, last, pieces[-1].qn)
     end_ns = _last_ns(pieces[-1], target) + target.hop_dma_ns + target.first_packet_ns + stored_ns + target.dma_end_ns
-    return total_ns(target, begin_ns, begin_ns - target.first_packet_ns + stored_ns, busy, end_ns)
+    hidden_ns = begin_ns - target.first_packet_ns + stored_ns
+    return total_ns(target, begin_ns, hidden_ns, busy, end_ns, made_ns=made_ns)
 
 
 def _dmas(tile: RowTile) -> int:

@@ -19,7 +19,7 @@ EXPOSED, SHIFTED = 0.02, 0.08
 @dataclass
 class Busy:
     """ns of a core's engines: the Tensor Engine at its full rate, its part that streams columns, evacuation by Vector
-    and Scalar together, each of these and GpSimd alone, the DMA engines, triggers of DMA; and of HBM."""
+    and Scalar together, each of these and GpSimd alone, the DMA engines or HBM, triggers of DMA."""
 
     tensor: float = 0.0
     streamed: float = 0.0
@@ -29,7 +29,6 @@ class Busy:
     gpsimd: float = 0.0
     dma: float = 0.0
     issued: float = 0.0
-    hbm: float = 0.0
 
     def add(self, other: Busy, times: float = 1.0) -> None:
         """Add `times` times another Busy."""
@@ -40,19 +39,7 @@ class Busy:
     def others(self, moved: float = 0.0) -> tuple[float, ...]:
         """ns of DMA, less `moved`, and of the other engines but the Tensor Engine."""
         read = max(self.read, (self.read + self.scalar + self.vector) / 2)
-        return max(0.0, self.moved_ns - moved), read, self.scalar, self.vector, self.gpsimd, self.issued
-
-    @property
-    def moved_ns(self) -> float:
-        """ns of DMA: of its engines, or of HBM if that is longer."""
-        return max(self.dma, self.hbm)
-
-
-def planes_seen(geometry: Geometry, count: float = 1.0) -> float:
-    """The most planes of x that so many neighbouring planes of outputs read; equally many for images."""
-    planes = geometry.planes
-    seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
-    return float(min(planes.size / planes.images, seen))
+        return max(0.0, self.dma - moved), read, self.scalar, self.vector, self.gpsimd, self.issued
 
 
 def matmul_rates(target: Target, geometry: Geometry) -> tuple[float, float]:
@@ -106,14 +93,20 @@ def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:
 
 
 def total_ns(
-    target: Target, begin_ns: float, moved_ns: float, busy: Busy, end_ns: float, exposed: float = EXPOSED
+    target: Target,
+    begin_ns: float,
+    moved_ns: float,
+    busy: Busy,
+    end_ns: float,
+    exposed: float = EXPOSED,
+    made_ns: float = 0.0,
 ) -> float:
     """ns from the first DMA to the last: of first loads until the first sums, moved_ns of which DMA is busy; of the
-    busiest engine; of the end after the last sums."""
+    busiest engine; of the end after the last sums. made_ns: the Tensor Engine's begin, if it is later."""
     others = busy.others(moved_ns)
     longest_ns = max(busy.tensor, *others)
     share = busy.streamed / longest_ns if longest_ns > 0 else 1.0  # 0 ns: all outputs read padding alone
-    array_ns = array_end_ns(target, begin_ns, busy.tensor, share) - begin_ns
+    array_ns = array_end_ns(target, max(begin_ns, made_ns), busy.tensor, share) - begin_ns
     return begin_ns + overlapped_ns(array_ns, *others, exposed=exposed) + end_ns
 
 
