@@ -30,9 +30,10 @@ OPERATIONS: dict[str, Operation] = {
 #: (least, most) taps of depthwise rows for which conv2d is faster, modelled, by direction and layout. In NHWC
 #: depthwise_conv1d copies x and y into rows and back (us, conv2d's before the other's, by `plan(problem, operation=)`;
 #: N = 2, 256 channels of 1,024: forward 4 taps 10 and 23, 20 taps 25 and 32, 25 taps 36 and 32, 500 taps 718 and 56;
-#: gradients 4 taps 10 and 24, 64 taps 29 and 33, 127 taps 45 and 32). Gradients in NCHW: 31 taps 16 and 22, 64 taps 18
-#: and 19, 127 taps 28 and 21; 4 taps of 2,048 positions: N = 2, 2,048 channels, 75 and 80, N = 1, 1,536, 46 and 34.
-CONV2D_TAPS = {("forward", "NHWC"): (1, 20), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 80)}
+#: gradients 4 taps 10 and 24, 64 taps 33 and 37, 96 taps 45 and 32). Gradients in NCHW: 31 taps 18 and 20, 48 taps 21
+#: and 17, 64 taps 24 and 17 (N = 1, 1,024 channels: 48 taps 42 and 50, 64 taps 52 and 51); 4 taps of 2,048 positions:
+#: N = 2, 2,048 channels, 75 and 80, N = 1, 1,536, 46 and 34.
+CONV2D_TAPS = {("forward", "NHWC"): (1, 20), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 56)}
 #: Most elements of x for which conv2d is faster, forward in NHWC, with up to TAPS_OF_FEW taps (256 channels of 512: 31
 #: taps 15 and 25, 48 taps 26 and 27).
 FEW_ELEMENTS, TAPS_OF_FEW = 2**18, 48
