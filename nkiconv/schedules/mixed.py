@@ -110,7 +110,8 @@ class MixedSchedule:
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target, on_tensor: bool) -> MixedSettings:
-    """All settings of a supported config; open recipes are those that balance the engines best."""
+    """All settings of a supported config; open recipes are those that balance the engines best, open columns those of
+    the longest tile that fits, halved until the pieces in flight fit SBUF too."""
     given = dict(config or ())
     alone = are_on_array((given["recipes"],)) if "recipes" in given else on_tensor
     rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0), alone)
@@ -119,7 +120,7 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
     piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
     recipes = given.get("recipes") or next(ranked_recipes(geometry, options.epilogue, target, piece, on_tensor))
     on_array = are_on_array((recipes,))
-    return MixedSettings.read(
+    found = MixedSettings.read(
         config,
         shard=rows.shard,
         recipes=recipes,
@@ -129,6 +130,11 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
         end=last_recipes(geometry) if on_array else (),
         warmup=WARM_UP if on_array else 0,
     )
+    while "columns" not in given and found.columns > BANK_COLUMNS:
+        if mixed_sbuf_bytes(geometry, options, build(geometry, options, found), 0) <= MIXED_SBUF_BYTES:
+            break
+        found = replace(found, columns=found.columns // 2)
+    return found
 
 
 def are_on_array(lists: Iterable[Any]) -> bool:

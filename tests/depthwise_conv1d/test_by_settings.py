@@ -291,6 +291,15 @@ def test_tiles_whose_last_sums_are_on_their_way_are_counted_with_those_ahead(alg
     assert trace(problem, algorithm).sbuf_peak_bytes <= 212_728
 
 
+@pytest.mark.parametrize("algorithm", ["mixed", "vector"])
+@pytest.mark.parametrize(("W", "columns"), [(4096, 4096), (8192, 2048), (20_000, 2858)])
+def test_columns_of_gated_rows_are_halved_until_they_fit(algorithm, W, columns):
+    problem = Row("rows with two factors", 1, 2048, W, 3, 1, (2, 0)).problem("bf16")
+    geometry, options = kernel_view(problem, Request(chunks="BCx"))
+    assert ALGORITHMS[algorithm].unsupported(geometry, options, None) == ""
+    assert ALGORITHMS[algorithm].plan(geometry, options, None).settings.columns == columns
+
+
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     ("piece", "stored"), [(600, [1500, 500, 500, 500]), (500, [256, 384, 512, 348, 500, 500, 500])]
