@@ -28,8 +28,6 @@ from .prices import first_load_ns
 from .settings import Config, values_of
 from .tiles import P_MAX, PARTS
 
-#: Folds that are tried: with folded outputs alone no plan of the golden table was the fastest.
-FOLDS_TRIED = tuple(one for one in FOLDS if one != "outputs")
 #: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most while the first filters are loaded;
 #: more while they are split into pairs of fp16; and the ns until zeros are written.
 WARM_UP_PACKED, WARM_UP_LOADING, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
@@ -84,9 +82,7 @@ def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[Impl
     sizes = [X_BYTES] if geometry.direct is None else [*PAIRS_X_BYTES]
     sizes = [X_BYTES // part for part in NORM_PARTS] if norm else sizes
     plain = {"warmup": 0, "moved": 0, "order": ORDERS[0], "loop": 0, **given}
-    for product, fold in itertools.product(
-        values_of(given, "product", PRODUCTS), values_of(given, "fold", FOLDS_TRIED)
-    ):
+    for product, fold in itertools.product(values_of(given, "product", PRODUCTS), values_of(given, "fold", FOLDS)):
         reason = products_unsupported(geometry, options, product) or fold_unsupported(geometry, options, fold, product)
         if reason == "" and plain["loop"] > 0:
             reason = loop_unsupported(geometry, options, plain["loop"], product)
