@@ -181,7 +181,7 @@ def test_files(tmp_path):
     assert f"--trace={trace}: exists; name another, or overwrite it with --force" in again.output.replace("\n", "")
     written = json.loads(trace.read_text())
     assert written["traceEvents"]
-    assert written["otherData"]["title"] == f"{CASE}: N=1 C=16 W=512 S=7 bf16, mixed on 2 cores"
+    assert written["otherData"]["title"] == f"{CASE}: N=1 C=16 W=512 S=7 bf16, vector on 2 cores"
     assert (written["otherData"]["order"], written["otherData"]["phase"]) == ("program", 0.0)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
