@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ..simulator.timing.target import Target
-from .cuts import OutTile, tap_blocks
+from .cuts import OutTile
 from .geometry import Geometry, filter_rows, is_transposed, num_taps
 from .implicit_gemm import (
     HALVES,
@@ -25,7 +25,7 @@ from .implicit_gemm import (
     sums_pitch,
     tap_groups,
 )
-from .implicit_gemm_products import RAW_BYTES, banks_of, images_together
+from .implicit_gemm_products import banks_of, images_together
 from .implicit_gemm_schedule import Item, Schedule, kinds_of
 from .options import Options
 from .pairs_of_planes import planes_at_once
@@ -66,13 +66,6 @@ class Bound:
         end_ns = last_store_ns(target) + end_ns / len(banks_of(tile, item.last))
         return total_ns(target, begin_ns + moved_ns, moved_ns, busy, end_ns)
 
-    def first_block(self, m_tile: MTile) -> float:
-        """The share of a K tile's filters in its first block of taps."""
-        if by_input(self.geometry):
-            return 1.0
-        _, rn, _, sn = tap_blocks(self.geometry, m_tile.k_tiles[0].cn // m_tile.pack, RAW_BYTES)[0]
-        return rn * sn / num_taps(self.geometry)
-
     def cores(self, plan: Schedule) -> list[Busy]:
         """The Busy of each of two cores."""
         return [self.core(plan, some_of(plan.items, share(len(plan.items), PARTS, half))) for half in range(PARTS)]
@@ -111,18 +104,19 @@ class Bound:
         transposes = div_ceil(pixels, P_MAX) if stores_channels(geometry) else 0
         transposing_ns = transposes * self.transpose_ns + (self.transposing_ns(m_tile) if by_array else 0.0)
         found.tensor += transposing_ns
-        found.streamed += transposing_ns * min(1.0, m_tile.kn / target.matmul_columns_min)
+        found.streamed += transposing_ns
         found.dma += sum(one.slots for one in m_tile.k_tiles) * self.filters_ns(m_tile)
         found.read += read_ns(target, self.options, banks, pixels / m_tile.rows)
         return found
 
     def transposing_ns(self, m_tile: MTile) -> float:
         """ns of the Tensor Engine to transpose the filters of an M tile."""
-        geometry, target = self.geometry, self.target
+        geometry = self.geometry
         if geometry.packed > 0 or geometry.flipped or is_depthwise_m_tile(geometry, m_tile):
             return 0.0
         count = filter_rows(geometry) * sum(k_tile.slots * tap_groups(geometry, k_tile) for k_tile in m_tile.k_tiles)
-        spread_ns = target.vector_fixed_ns + P_MAX * target.copy_ns(geometry.itemsize)
+        # Vector spreads filters of several groups
+        spread_ns = self.target.vector_fixed_ns + P_MAX * self.target.copy_ns(geometry.itemsize)
         return count * (self.transpose_ns if m_tile.pack == 1 else spread_ns)
 
     def met(self, m_tile: MTile, k_tile: KTile) -> tuple[float, int]:
@@ -176,9 +170,9 @@ class Bound:
         return self.moved_ns(m_tile.kn, channels * self.taps, run)
 
     def filters_there_ns(self, m_tile: MTile) -> float:
-        """ns from a core's start until the first block of an M tile's filters is loaded, and then x if transposed."""
+        """ns from a core's start until a K tile's filters of an M tile are loaded, and then x if transposed."""
         target, times = self.target, 2 if is_transposed(self.geometry) else 1
-        return times * first_load_ns(target) + self.filters_ns(m_tile) * self.first_block(m_tile)
+        return times * first_load_ns(target) + self.filters_ns(m_tile)
 
     def move_ns(self, m_tile: MTile) -> float:
         """ns of DMA to transpose the filters of an M tile within SBUF."""
