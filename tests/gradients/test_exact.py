@@ -117,6 +117,7 @@ GANGS = {
     "cropped": ((1, 5, 6, 1), [(23, 2, 1, 1, -2, 3), (21, 3, 1, 1, 4, -1)], (1, 1)),
     "groups": ((1, 4, 6, 2), [(20, 3, 1, 1, 1, 1), (19, 3, 1, 1, 1, 1)], (1, 1)),
     "volumes": ((1, 3, 4, 1), [(4, 3, 1, 1, 1, 1), (20, 2, 1, 1, 0, 1), (19, 3, 1, 1, 1, 1)], (1, 1)),
+    "rows of windows in several loads": ((2, 5, 7, 1), [(6, 3, 1, 1, 1, 1), (208, 3, 1, 1, 1, 1)], (3, 4)),
 }
 #: Windows all inside x, which keeps its memory order beside a transposed gy: axes, and rows and columns of a block.
 KEPT = {
@@ -247,7 +248,9 @@ RUNS += [
 ]  # fmt: skip
 
 
-@pytest.mark.cover(64, keep=["strides, dilations, cropped-False-fp32 as bf16"])
+@pytest.mark.cover(64, keep=[
+    "strides, dilations, cropped-False-fp32 as bf16", "gangs: rows of windows in several loads-False-bf16",
+])  # fmt: skip
 @pytest.mark.parametrize(("why", "is_last", "dtype"), RUNS)
 def test_every_problem(why, is_last, dtype):
     channels, axes, algorithm, sizes, bias = TABLE[why]
