@@ -12,22 +12,8 @@ from ..errors import FileFormatError, UnsupportedError, refuse
 from ..problem import ConvProblem
 from ..schedules.settings import form_unsupported
 from ..simulator.constants import DEFAULT, modelled
-from .explain import (
-    RUINOUS,
-    SCREEN,
-    WIDTH,
-    Alternative,
-    Rejection,
-    Risk,
-    alternatives_text,
-    problem_words,
-    rejected_text,
-    runner_up_text,
-    settings_text,
-    symbols_text,
-    table,
-    wrapped,
-)
+from . import explain
+from .explain import Alternative, Rejection, Risk
 from .request import Asked, Config, tuples
 
 #: The effort of a plan: the estimate, timed; a shipped plan, timed; a search; a wide search.
@@ -143,7 +129,7 @@ class Plan:
     @property
     def settings(self) -> str:
         """The config in words, as in "block=32 shard=channels"; "defaults" for None."""
-        return settings_text(self.config)
+        return explain.settings_text(self.config)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, derived numbers included."""
@@ -202,7 +188,7 @@ class Plan:
 
     def __str__(self) -> str:
         """A table of one row, the settings, and the next best algorithm; `explain` prints everything."""
-        shape, filters = problem_words(self.problem, self.asked)
+        shape, filters = explain.problem_words(self.problem, self.asked)
         cores = "2 cores" if self.lnc == 2 else "1 core"
         cells = (
             self.algorithm,
@@ -212,27 +198,19 @@ class Plan:
             self.bound_by,
             f"{self.instructions:,}",
         )
-        headings = (
-            "algorithm",
-            f"{modelled(self.target)} us",
-            "of the limit",
-            "x copy floor",
-            "bound by",
-            "instructions",
-        )
-        notes = [f"settings: {self.settings}", runner_up_text(self.alternatives)]
+        us = f"{modelled(self.target)} us"
+        headings = "algorithm", us, "of the limit", "x copy floor", "bound by", "instructions"
+        notes = [f"settings: {self.settings}", explain.runner_up_text(self.alternatives)]
         notes += [] if self.whole else [f"~ extrapolated from {self.part}"]
-        lines = table(headings, [cells], right=(1, 2, 3, 5))
-        return "\n".join(
-            [f"{self.operation}, {shape}, {filters}, {cores}", *lines, *wrapped(filter(None, notes), SCREEN)]
-        )
+        lines = explain.table(headings, [cells], right=(1, 2, 3, 5))
+        lines += explain.wrapped(filter(None, notes), explain.SCREEN)
+        return "\n".join([f"{self.operation}, {shape}, {filters}, {cores}", *lines])
 
-    def explain(self, width: int = WIDTH) -> str:
+    def explain(self, width: int = explain.WIDTH) -> str:
         """The plan, its alternatives and the rejected candidates as text, in lines of at most `width` characters."""
-        found = alternatives_text(self.alternatives, width), rejected_text(self.rejected, width)
-        return "\n".join(
-            [*wrapped(self._head(), width), "", *found[0], *found[1], "", *symbols_text(self.symbols, width)]
-        )
+        head, symbols = explain.wrapped(self._head(), width), explain.symbols_text(self.symbols, width)
+        found = explain.alternatives_text(self.alternatives, width), explain.rejected_text(self.rejected, width)
+        return "\n".join([*head, "", *found[0], *found[1], "", *symbols])
 
     def _head(self) -> list[str]:
         cores = "2 cores" if self.lnc == 2 else "1 core"
@@ -252,7 +230,7 @@ class Plan:
                 f"robust: the fastest takes {self.fastest_us:,.2f} us, but {self.fastest_regret:.2f} times the least "
                 f"with {self.fastest_risk}, this one at most {self.worst_regret:.2f} times with any constant"
             )
-        if self.robust and self.worst_regret > RUINOUS:
+        if self.robust and self.worst_regret > explain.RUINOUS:
             lines.append(
                 f"not hedged: nothing that was timed within {self.robust:g} % of the fastest loses enough less to be "
                 f"worth its time"
@@ -266,16 +244,7 @@ class Plan:
 
 
 _FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
-_TIMES = (
-    "modelled_us",
-    "fastest_us",
-    "fastest_regret",
-    "phase0_us",
-    "worst_us",
-    "phases",
-    "copy_floor_us",
-    "roofline_us",
-)
+_TIMES = *(name for name in _FIELDS if name.endswith("_us")), "fastest_regret", "phases"
 _COUNTS = ("instructions", "sbuf_bytes", "psum_banks", "seconds")
 
 
