@@ -175,7 +175,7 @@ class Bound:
         slots, run = P_MAX / schedule.slot, float(q.qn)  # packed parts of the partitions have separate DMA engines
         if schedule.gathers:
             slots = min(1.0, slots / row_tiles)
-        elif self.shift is None:
+        else:
             slots = min(slots, max(1, banks if self.stack else self.stores))
         if pack is not None and pack.U > 1:  # other rows are on other partitions
             run *= pack.V
