@@ -292,10 +292,18 @@ def test_nets_are_planned(nets, tiny):
     assert [nets.net(*rest).name for _, *rest in nets.NETS] == [name for _, name, *_ in nets.NETS]
 
 
-def test_plans_of_the_zoo_are_found_and_held(plans, tiny, tmp_path):
+def test_plans_of_the_zoo_are_found_and_checked(plans, tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plans, "each", lambda work, given, *_: [(one, work(one)) for one in given])
     found = [plans.planned(request) for request in plans.requests_of(tiny)]
     assert sorted(one.request.problem.dtype for one in found) == ["bf16"] * 2  # none by x, which nothing asks for
-    assert all(plans.holds(one) for one in found)
+    assert [plans.checked(one) for one in found] == found
+    slow = plans.Shipped(plans.Request(problem=nkiconv.cases.get("rn50_stem").problem), "implicit_gemm", None, 1.0)
+    refused = dataclasses.replace(slow, request=plans.Request(problem=nkiconv.cases.get("kda_bf16").problem))
+    kept = {plans.key_of(one.request): one for one in (slow, refused, *found)}
+    plans.check_all(kept, tmp_path / "checked.tsv", 1)
+    replaced = kept.pop(plans.key_of(slow.request))
+    assert (list(kept.values()), replaced.algorithm) == (found, "stacked")
+    assert capsys.readouterr().out.startswith("1 plans refused; 1 estimates taken, ")
     file = tmp_path / "plans.tsv"
     plans.write({plans.key_of(one.request): one for one in found}, file)
     before = file.read_text()
