@@ -99,12 +99,13 @@ def norm_act(x, w, bias, gamma, beta, *numbers, names=(), norm="group", act="sil
 
 
 def normed(x, gamma, beta, norm, eps=1e-5):
-    """torch's norm."""
+    """torch's norm of groups; of its others the tangent has a wrong gradient."""
     if norm == "group":
         return F.group_norm(x, 3, gamma, beta, eps)
-    if norm == "batch":
-        return F.batch_norm(x, None, None, gamma, beta, True, 0.0, eps)
-    return F.instance_norm(x, None, None, gamma, beta, eps=eps)
+    axes, each = [0] * (norm == "batch") + [*range(2, x.dim())], [-1, *[1] * (x.dim() - 2)]
+    x = x - x.mean(axes, keepdim=True)
+    x = x * (x.square().mean(axes, keepdim=True) + eps).rsqrt()
+    return x * gamma.reshape(each) + beta.reshape(each)
 
 
 def norm_act_in_torch(x, w, bias, gamma, beta, *numbers, names=(), norm="group", act="silu"):

@@ -127,7 +127,7 @@ def test_dtypes(name, dtype, mode):
     found = several(layer.ours(*given))
     assert found[0].dtype == dtype
     expected = several(layer.torchs(*(one.detach().double() for one in given)))
-    assert_within_share(found, expected, 4 * torch.finfo(dtype).eps)
+    assert_within_share(found, expected, max(FLOAT32_SUMS, 4 * torch.finfo(dtype).eps))
     found[0].float().square().sum().backward()
     assert given[0].grad.dtype == dtype
 
@@ -191,7 +191,7 @@ def test_a_step_of_decoding_leaves_no_tangent_in_its_state(mode):
 
 
 @pytest.mark.cover(0, keep=["short conv, BCx"])
-@pytest.mark.parametrize("name", [name for name in LAYERS if "numbered" not in name])
+@pytest.mark.parametrize("name", [name for name in LAYERS if "numbered" not in name and name != "split, packed"])
 def test_compiles_without_graph_breaks(name):
     torch._dynamo.reset()
     layer = LAYERS[name]

@@ -85,7 +85,8 @@ def causal_conv1d_split(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    parts, where, eps = as_tuples(splits), (_as_ints(cu_seqlens), _as_ints(state_positions)), number_of(eps)
+    where = _as_ints(cu_seqlens), _as_ints(state_positions)
+    parts, eps = as_tuples(splits), number_of(eps)
     given = SplitCall(
         x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, *where, layer
     )
@@ -260,7 +261,7 @@ def _of_own_memory(given: SplitCall) -> list[Tensor]:
 def called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
     """The call of the operator with these arguments."""
     activation, eps, layout, final, *places, layer = rest
-    parts, (cu_seqlens, positions) = parts_of(splits), map(_as_ints, places)
+    parts, (cu_seqlens, positions) = parts_of(splits), (None if one is None else tuple(one) for one in places)
     return SplitCall(
         x, weight, bias, initial_states, parts, activation, eps, layout, final, cu_seqlens, positions, layer
     )

@@ -169,7 +169,7 @@ def forwards(w: torch.Tensor, groups: int) -> torch.Tensor:
     """A filter [C, K / groups, ...] of a transposed convolution as that of a convolution, [K, C / groups, ...]."""
     C, each, *taps = w.shape
     swapped = w.reshape(groups, C // groups, each, *taps).transpose(1, 2).reshape(groups * each, C // groups, *taps)
-    return swapped.flip(*range(2, w.dim()))
+    return swapped.flip([*range(2, w.dim())])  # torch.compile gives a range as arguments its end too
 
 
 def padded(asked: Convolution, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
