@@ -32,8 +32,8 @@ DEPTHS = 2
 #: circular buffer tried for its body.
 LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
 #: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in
-#: rotation; sizes of blocks whose other settings are tried together.
-WINDOWS, HEIGHTS, CHANNELS, BUFFERS, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 6
+#: rotation, bytes a partition of a round's matrices; sizes of blocks whose other settings are tried together.
+WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 6
 
 #: The schedules of this algorithm.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
@@ -119,7 +119,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
         for first in range(0, len(sizes), SIZES):
             every = [[*shares_of(geometry, given, size)] for _, size in sizes[first : first + SIZES]]
             # if the smallest settings of a size do not fit, no others do
-            smallest = (min(ones, key=lambda one: one.channels) for ones in every)
+            smallest = (min(ones, key=lambda one: (one.channels, one.together)) for ones in every)
             every = [
                 ones for ones, one in zip(every, smallest, strict=True) if fits(replace(one, buffers=min(buffers)))
             ]
@@ -214,8 +214,14 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
 
 
 def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings) -> Iterator[DepthwiseSettings]:
-    """Settings of a size of blocks with channels of a K tile, equal for both cores; buffers are provisional."""
+    """Settings of a size of blocks with channels of a K tile, equal for both cores, and even rounds of matrices;
+    buffers are provisional."""
     mine, pixels = div_ceil(geometry.C, PARTS), is_transposed(geometry)
     whole = {mine, div_ceil(mine, 2), *(one for one in CHANNELS if one < mine)} | ({geometry.C} if pixels else set())
+    matrix = div_ceil(window_of(geometry.rows, size.rows // geometry.rows.stride), size.rows) * size.rows
+    matrix *= window_of(geometry.columns, size.columns) * geometry.itemsize
     for channels in values_of(given, "channels", {one for one in whole if pixels or one <= P_MAX}):
-        yield replace(size, channels=channels)
+        rounds = div_ceil(mine, channels)
+        most = div_ceil(rounds, div_ceil(rounds, max(1, MATRICES_BYTES // (matrix * channels))))
+        for together in values_of(given, "together", {1, div_ceil(most, 2), most}):
+            yield replace(size, channels=channels, together=together)
