@@ -132,7 +132,9 @@ class Bound:
             loads = source.slots * len(load_parts(geometry, self.plan, out_tile, False))
             copied = min(target.rows_an_engine, source.slots * geometry.C) * dn * hn * wn * geometry.itemsize
             copied_ns = copied * target.byte_ns if source.shifts > 1 else 0.0
-            return transposed_ns(target, num_bytes, loads * len(self.plan.k_tiles)) + copied_ns
+            each, k_tiles = div_ceil(geometry.C, len(self.plan.k_tiles)), len(self.plan.k_tiles)
+            load_ns = transposed_ns(target, each, elements / loads, columns, geometry.hbm_itemsize)
+            return float(loads * k_tiles * load_ns + copied_ns)
         run = columns if geometry.x_strides[3] == 1 else 1
         return self.moved_ns(num_bytes, run * geometry.hbm_itemsize, geometry.C)
 

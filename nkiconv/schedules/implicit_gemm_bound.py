@@ -39,6 +39,7 @@ from .prices import (
     read_ns,
     total_ns,
     transpose_ns,
+    transposed_ns,
 )
 from .tiles import P_MAX, PARTS, div_ceil, share, some_of
 
@@ -152,9 +153,9 @@ class Bound:
             return 0.0
         times = k_tile.slots * tile.dn
         if is_transposed(geometry):
-            num_bytes = height * width * k_tile.cn * geometry.hbm_itemsize
-            byte_ns = max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
-            return times * max(num_bytes * byte_ns, target.hwdge_again_ns / tile.dn)  # one queue triggers all of them
+            run = height * width if width == geometry.columns.size else width
+            each = tile.dn * height * width
+            return k_tile.slots * transposed_ns(target, k_tile.cn, each, run, geometry.hbm_itemsize)
         run = run_of(height, width, *geometry.x_strides[2:4])
         if (k_tile.depth > 1 or k_tile.stores_zeros) and k_tile.pairing != STAGED:  # rows between zeros
             run = min(run, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,7 +10,7 @@ from ..simulator.timing.target import Target
 from .depthwise import RowGeometry
 from .geometry import Axis, Geometry, valid_range
 from .options import Options, either_reads
-from .tiles import P_MAX
+from .tiles import P_MAX, div_ceil
 
 #: Shares of the other engines' time that the busiest does not hide, as in golden plans; the second one if Vector adds
 #: shifted sums, each addition after the one before.
@@ -127,10 +128,12 @@ def dma_ns(
     return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
 
 
-def transposed_ns(target: Target, num_bytes: float, loads: float) -> float:
-    """ns of a core's DMA engines, of HBM, or of the queue of triggers, to transpose so many bytes in so many loads."""
-    byte_ns = max(target.byte_ns / (target.dma_engines * target.transpose_rate), target.hbm_byte_ns)
-    return float(max(num_bytes * byte_ns, loads * target.hwdge_again_ns))
+def transposed_ns(target: Target, parts: int, elements: float, run: float, itemsize: int) -> float:
+    """ns of a core's DMA engines, of HBM, or of the queue of triggers, for a transposing load of so many elements of
+    each partition, in runs of SBUF: the engines move blocks of 128 partitions and an element for each engine."""
+    block = div_ceil(parts, P_MAX) * P_MAX * math.ceil(run / target.dma_engines) * target.dma_engines
+    engines_ns = elements / run * block * itemsize * target.byte_ns / (target.dma_engines * target.transpose_rate)
+    return float(max(engines_ns, parts * elements * itemsize * target.hbm_byte_ns, target.hwdge_again_ns))
 
 
 def rows_ns(target: Target, rows: int, row_ns: float, num_bytes: float) -> float:

@@ -21,7 +21,7 @@ from .geometry import Geometry, are_side_by_side, num_taps, parts_of_x, writes_r
 from .implicit_gemm import has_own_m_tiles
 from .options import Options
 from .patches import is_patches
-from .prices import round_trip_ns
+from .prices import round_trip_ns, transposed_ns
 from .tiles import P_MAX, PARTS, Part, cut, cut_at, div_ceil
 
 #: Algorithms that write NHWC without a copy; those that read it without one, except x of single bytes.
@@ -287,7 +287,7 @@ def copy_ns(target: Target, part: Transposed) -> float:
     A, N, H, B = part.shape
     mine, all_engines = N * A * H * B / PARTS, target.dma_engines
     engines = min(all_engines, div_ceil(A, P_MAX // all_engines))
-    read_ns = mine * part.item * target.byte_ns / (target.transpose_rate * all_engines)
+    read_ns = transposed_ns(target, A, mine / A, B, part.item)
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)
         read_ns = mine / run * target.run_ns(run * part.item) / engines

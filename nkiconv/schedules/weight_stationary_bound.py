@@ -164,7 +164,8 @@ class Bound:
         elements, item = z.xn * rows * columns, geometry.hbm_itemsize
         if self.stack is None and is_transposed(geometry):
             loads = len(tile) if schedule.gathers else held
-            return len(schedule.k_tiles) * transposed_ns(self.target, (every or parts) * elements * item, loads)
+            each = parts if schedule.gathers else channels
+            return len(schedule.k_tiles) * loads * transposed_ns(self.target, each, elements, columns, item)
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (rows if whole else 1))
         return len(schedule.k_tiles) * dma_ns(self.target, parts, every or parts, elements, run, item)
 

@@ -392,6 +392,8 @@ def test_four_partitions_of_8_kib_are_one_engine_s_work():
 WHOLE = [
     ("a core: 395 to 420 GB/s", nisa.dma_copy, (128, 16384), HBM, (128, 16384), 128 * 32768 / 407.5),
     ("transpose from HBM, 90 %", nisa.dma_transpose, (128, 512), HBM, (512, 128), 131072 / (435.2 * 0.9)),
+    ("as long for 3 partitions", nisa.dma_transpose, (3, 512), HBM, (512, 3), 131072 / (435.2 * 0.9)),
+    ("130 elements, as long as 144", nisa.dma_transpose, (128, 130), HBM, (130, 128), 128 * 144 * 2 / (435.2 * 0.9)),
     ("transpose in SBUF, 50 %", nisa.dma_transpose, (128, 128), nl.sbuf, (128, 128), 32768 / (435.2 * 0.5)),
     ("B += A, 50 %", lambda b, a: nisa.dma_compute(b, [a, b], nl.add), (128, 1024), HBM, (128, 1024), 2 * 8 * 80),
     ("3 sources are read", lambda b, a: nisa.dma_compute(b, [a, a, b], nl.add), (128, 1024), HBM, (128, 1024), 3 * 640),

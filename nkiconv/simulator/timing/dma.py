@@ -61,6 +61,14 @@ def elements(dst: Region, src: Region, *, by_rows: bool = False) -> tuple[float,
     return total * max(dst.itemsize, src.itemsize) / count, count
 
 
+def _transposed_bytes(dst: Region, engines: int) -> int:
+    """Bytes of the blocks of 128 partitions and `engines` contiguous elements that hold the result of a transpose: the
+    engines write a block together, and smaller ones take as long (trainium2_arch.rst, DMA Transpose)."""
+    run = _run_elems(dst, by_rows=False)
+    runs = dst.num_elems // (dst.shape[0] * run)
+    return -(-dst.shape[0] // PARTITIONS) * PARTITIONS * runs * -(-run // engines) * engines * dst.itemsize
+
+
 def _spread(region: Region | None, work_ns: float, rates: Rates) -> tuple[float, ...]:
     """Busy time of each DMA engine when `work_ns` is shared by the partitions of an on-chip region (None: by all)."""
     engines, rows = int(rates("dma.engines")), int(rates("dma.rows_per_engine"))
@@ -162,7 +170,8 @@ def dma_price(
     work = sum(count * element_ns(size, rates) for size, count in sides)
     if op == "dma_transpose":
         where = "sbuf" if reads[0].info.on_chip else "hbm"
-        work = dst.num_bytes / rates("dma.engine_bytes_per_ns") / rates(f"dma.dma_transpose_frac_{where}")
+        moved = _transposed_bytes(dst, int(rates("dma.engines")))
+        work = moved / rates("dma.engine_bytes_per_ns") / rates(f"dma.dma_transpose_frac_{where}")
         on_chip = None
     elif op == "dma_compute":  # reads source by source; writes stream behind
         work *= rates("dma.dma_compute_read_rel")
