@@ -36,9 +36,9 @@ class PlanePiece:
 
 def are_side_by_side(geometry: Geometry) -> bool:
     """Whether channels of x, and of the frames in front of it, are neighbours in HBM: in NCDHW with one pixel a plane,
-    channels of x are, but those of several frames are not."""
-    frames = geometry.frames
-    return geometry.x_strides[0] == 1 and geometry.C > 1 and (frames is None or frames.strides[0] == 1)
+    channels of x are, but those of several frames are not; nor are planes of taps that are channels."""
+    frames, channels = geometry.frames, geometry.C if geometry.depth is None else geometry.C // geometry.depth.taps
+    return geometry.x_strides[0] == 1 and channels > 1 and (frames is None or frames.strides[0] == 1)
 
 
 def is_transposed(geometry: Geometry) -> bool:

@@ -98,6 +98,7 @@ SETTINGS = {
        for why, axis in MOVING.items()},
     "planes cropped behind": (STILL, PIXELS, {}),
     "plain": (VOLUMES["causal"], None, {}),
+    "2 planes beside, one channel": ((1, 3, *VOLUMES["same"][2:]), BLOCKS, {"depth": 2}),
     **{f"fp8, {why}": (VOLUMES[why], None, {}, "fp8_e4m3") for why in ("same", "several chunks")},
     "fp8, stride": ((256, 12, 1, MOVING["stride"], SQUARE, SQUARE), None, {}, "fp8_e4m3"),
     **{one: ((256, 12, 1, *STILL[3:]), GEMM, {"product": one}, "fp8_e4m3")
@@ -118,7 +119,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.cover(40, keep=["plain-False-fp32 as fp16x3"])
+@pytest.mark.cover(40, keep=["plain-False-fp32 as fp16x3", "2 planes beside, one channel-True-bf16"])
 @pytest.mark.parametrize(("name", "last", "asked"), CASES)
 def test_every_setting(name, last, asked):
     """Exact, or refused by the algorithm's name; bf16 is not, in one order of channels or the other."""
