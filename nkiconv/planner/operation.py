@@ -66,7 +66,7 @@ class Operation(ABC):
 
     def fits_whole(self, shape: Shape, algorithm: str, config: Config) -> bool:
         """Whether the kernel takes settings of a part for the whole, too: its memory depends on all extents. The part
-        knows of too many instructions before the whole's tiles are listed."""
+        is asked first: it refuses too many instructions before the whole's tiles are listed."""
         both = () if shape.whole is None else (shape, shape.whole)
         return not any(self.kernel_reason(algorithm, one, config) for one in both)
 

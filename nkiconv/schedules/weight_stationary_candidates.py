@@ -124,7 +124,7 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B, least = given.get("rows", 0), stacked_least(target, geometry, options)
+    B, least = given.get("rows", 0), stacked_least(target, geometry)
     bounds: list[tuple[float, int, Sizes, str]] = []
     fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B), strict=True))
     for one in [fixed] if B else sizes_tried(geometry):
@@ -137,7 +137,7 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
         yield ns, stacked.StackedSettings.read(config, **sizes, filters=way)
 
 
-def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, str], float]:
+def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, str], float]:
     """The lower bound in ns of sizes and `filters`, as a function: sums with transposes of filters, or loads of x."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS

@@ -6,7 +6,6 @@ from nkiconv.kernels import conv
 from nkiconv.schedules import depthwise_blocks, m_packing, patches, pixel_tiles, volume_rows
 from nkiconv.schedules import stacked as k_packing
 from nkiconv.schedules import weight_stationary as blocks
-from nkiconv.schedules.tiles import SBUF_BYTES
 from nkiconv.simulator import launch
 from nkiconv.simulator.running import running
 
@@ -14,7 +13,8 @@ from nkiconv.simulator.running import running
 def _said(algorithm, geometry, options, plan):
     """Bytes per partition of SBUF, at most."""
     if algorithm == "implicit_gemm":
-        return SBUF_BYTES if plan.x_buffers > 0 else plan.sbuf_bytes
+        rotating = plan.x_buffers * sum(plan.x_sizes) - 2 * max(plan.x_sizes)  # two are in sbuf_bytes
+        return plan.sbuf_bytes + max(0, rotating)
     if algorithm == "stacked":
         return plan.stack.sbuf_bytes(options.residual) + k_packing.fused_bytes(plan.stack, options)
     if algorithm == "activation_stationary":

@@ -18,9 +18,10 @@ class Block(NamedTuple):
     """An operator; its functions take a call, whose first tensor has the rows.
 
     arguments: tensors first, the layer last; call: makes a call of them. check: refuses them. made: results without
-    values. by_torch, on_device, simulated: results, tensors that are no views. compared: torch's, of a call and the
-    simulator's results, where these are near enough. again: results by operators that autograd knows. flops: of
-    `Transforms`. rows: places of tensors with a row for each of the first's; none where batches may not be rows.
+    values. by_torch, on_device, simulated: results, tensors that are no views. compared: takes a call and the
+    simulator's results, returns torch's if these are near enough. again: results by operators that autograd knows.
+    flops: of `Transforms`. rows: places of tensors with a row for each of the first's; none where batches may not be
+    rows.
     """
 
     name: str

@@ -52,14 +52,14 @@ _MORE: dict[str, tuple[Arguments, Arguments]] = {
 
 
 def arguments_with(suffix: str) -> Arguments:
-    """Those of an operator with a suffix."""
+    """Arguments of an operator with a suffix."""
     tensors, more = _MORE[suffix]
     first = {"input": Tensor, "weight": Tensor, "bias": Tensor | None, "residual": Tensor | None}
     return {**first, **tensors, **_NUMBERS, **more}
 
 
 def suffix_of(name: str) -> str:
-    """Of an operator's name."""
+    """The suffix of an operator's name."""
     return max((one for one in _MORE if name.endswith(one)), key=len)
 
 

@@ -60,8 +60,8 @@ class Rows:
 
     def __init__(self, core):
         self.operands, self.geometry, self.ledger = core.operands, core.geometry, core.ledger
-        #: circular buffers of tiles by K tile and shape
-        self.buffers, self.rings = core.schedule.x_buffers, {}
+        #: tiles of a circular buffer, 0 for new ones; circular buffers by K tile and shape
+        self.most, self.buffers = core.schedule.x_buffers, {}
 
     def new(self, k_tile, k_tiles, out_tile):
         """A new XTile without rows, but with zeros around them."""
@@ -73,10 +73,10 @@ class Rows:
         """The tiles of an XTile that matmuls read."""
         if x.k_tile.pairing != ALONE:
             return [new_paired(self.operands, self.geometry, x)]
-        ring = self.rings.setdefault((x.k_tile, x.shape), []) if self.buffers > 0 else []
-        full = 0 < self.buffers == len(ring)
-        ring.append(ring.pop(0) if full else nl.ndarray(x.shape, dtype=self.operands.x_dtype, buffer=nl.sbuf))
-        return ring[-1:]
+        tiles = self.buffers.setdefault((x.k_tile, x.shape), []) if self.most > 0 else []
+        full = 0 < self.most == len(tiles)
+        tiles.append(tiles.pop(0) if full else nl.ndarray(x.shape, dtype=self.operands.x_dtype, buffer=nl.sbuf))
+        return tiles[-1:]
 
     def add(self, x, h0, hn):
         """Load `hn` rows of an XTile, from row h0 of its output tile on."""
