@@ -16,6 +16,7 @@ from .options import Options
 from .patches import PatchSchedule
 from .pixel_tiles import PixelSchedule, blocks_of, load_parts, window_shape
 from .prices import (
+    READERS,
     first_load_ns,
     last_store_ns,
     matmul_ns,
@@ -77,7 +78,7 @@ class Bound:
         x_ns = self.moved_ns(geometry.C * rows * geometry.columns.size * item, run * item)
         parts, run = rows * plan.settings.across, wide * y_item * (1 if writes_rows(geometry) else geometry.K)
         y_ns = self.moved_ns(parts * geometry.K * first.r[1] * wide * y_item, run, parts)
-        read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / PARTS
+        read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / READERS
         tiles, first_ns = max(1, share(len(plan.items), PARTS, 0)[1]), filters_ns + x_ns + y_ns
         return first_ns + tiles * array_ns, first_ns + tiles * read_ns, filters_ns + tiles * (x_ns + y_ns) + array_ns
 
@@ -108,7 +109,7 @@ class Bound:
         for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
             # taps that see only zeros between elements of x are left out
             taps /= axis.lhs_dilation if apart % num_phases(axis) == 0 else 1
-        read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / PARTS
+        read_ns = tiles * (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / READERS
         run_bytes = kn * item * (plan.sizes.side if kn == geometry.K else 1)
         num_bytes = out_tile.zn * out_tile.pn * out_tile.qn * source.fold * kn * item
         moved_ns = self.window_ns(out_tile) + self.moved_ns(num_bytes, run_bytes)
@@ -210,7 +211,7 @@ class Bound:
         run_bytes = plan.matrix_size * geometry.itemsize
         matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
         array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))
-        read_ns = tiles * channels * steps * sums * target.vector_ns / PARTS
+        read_ns = tiles * channels * steps * sums * target.vector_ns / READERS
         return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns)
 
 

@@ -24,7 +24,7 @@ from .diagonals import (
     diagonals_unsupported,
 )
 from .geometry import Geometry
-from .prices import first_load_ns, last_store_ns, matmul_rates
+from .prices import READERS, first_load_ns, last_store_ns, matmul_rates
 from .settings import Config, once_a_config, values_of
 from .tables import Table, ceil, dma_ns, some, table
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
@@ -233,5 +233,5 @@ class DiagonalsBound:
         from them."""
         target, sums = self.target, t["beside"] * t["sums"]
         each_ns = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
-        fixed_ns = target.vector_fixed_psum_ns / np.maximum(1, BANK_COLUMNS // sums) / PARTS
+        fixed_ns = target.vector_fixed_psum_ns / np.maximum(1, BANK_COLUMNS // sums) / READERS
         return np.maximum(sums * each_ns + fixed_ns, self.taps * target.gather_ns)

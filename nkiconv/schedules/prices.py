@@ -15,6 +15,8 @@ from .tiles import P_MAX, div_ceil
 #: Shares of the other engines' time that the busiest does not hide, as in golden plans; the second one if Vector adds
 #: shifted sums, each addition after the one before.
 EXPOSED, SHIFTED = 0.02, 0.08
+#: Engines that share evacuations: Vector and Scalar.
+READERS = 2
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Busy:
 
     def others(self, moved: float = 0.0) -> tuple[float, ...]:
         """ns of DMA, less `moved`, and of the other engines but the Tensor Engine."""
-        read = max(self.read, (self.read + self.scalar + self.vector) / 2)
+        read = max(self.read, (self.read + self.scalar + self.vector) / READERS)
         return max(0.0, self.dma - moved), read, self.scalar, self.vector, self.gpsimd, self.issued
 
 

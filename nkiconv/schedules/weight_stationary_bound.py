@@ -16,6 +16,7 @@ from .options import Options
 from .planes import with_windows
 from .prices import (
     EXPOSED,
+    READERS,
     SHIFTED,
     Busy,
     array_end_ns,
@@ -132,14 +133,14 @@ class Bound:
             if self.shift is not None:  # Vector adds shifted sums to a copy of the first tap's, if that has all outputs
                 taps, apart = self.shift.T, min(self.shift.T, self.shift.sums.lhs_dilation)
                 sums_ns = apart * n * target.vector_fixed_psum_ns + size_of(blocks[:2]) * lane[2].yn * target.vector_ns
-                read = sums_ns * (taps / apart - (apart == 1) if taps > apart else 1 / PARTS)
+                read = sums_ns * (taps / apart - (apart == 1) if taps > apart else 1 / READERS)
             # rows that are stored together are then copied to their places
             copied = n * target.vector_fixed_ns + times * size * target.vector_4x_ns
-            each.read += row_tiles * (read + (0 if self.by_pixels else together - 1) * copied / PARTS)
+            each.read += row_tiles * (read + (0 if self.by_pixels else together - 1) * copied / READERS)
         if self.by_pixels:  # of rows of blocks, of all row tiles
             tiles = together * math.ceil(math.prod(part.qn for part in lane) / together / P_MAX)
             each.tensor += tiles * transpose_ns(target, self.geometry)
-            each.read += tiles * sum(one.kn for one in tile) * target.vector_ns / PARTS
+            each.read += tiles * sum(one.kn for one in tile) * target.vector_ns / READERS
         each.streamed = each.tensor if schedule.gathers else each.streamed  # each row tile has few of the columns
         each.dma = self.y_ns(tile, lanes, row_tiles, banks.total())
         loads = 0

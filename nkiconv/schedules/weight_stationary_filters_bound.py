@@ -7,9 +7,9 @@ from typing import NamedTuple
 from ..simulator.timing.target import Target
 from .block_schedule import RowTile, Schedule, Shift
 from .geometry import Geometry, num_taps
-from .prices import Busy, dma_ns, matmul_ns, round_trip_ns, transpose_ns
+from .prices import READERS, Busy, dma_ns, matmul_ns, round_trip_ns, transpose_ns
 from .stacked_schedule import FILTER_PARTS, Stack, tile_bytes
-from .tiles import P_MAX, PARTS, div_ceil
+from .tiles import P_MAX, div_ceil
 from .weight_stationary import pages
 
 
@@ -28,7 +28,7 @@ class Filters(NamedTuple):
     @property
     def busy(self) -> Busy:
         """The Busy of all of them."""
-        read = (self.placed + self.later) / PARTS
+        read = (self.placed + self.later) / READERS
         return Busy(self.transposed, self.transposed, read, dma=self.moved, issued=self.issued)
 
 
@@ -43,7 +43,7 @@ def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tup
     # in memory order, or copied to their places
     taps, (_, channels, _, held), kn = num_taps(geometry), schedule.k_tiles[0], tile[0].kn
     moved = dma_ns(target, held * channels, held * channels, kn * taps, kn * taps, geometry.hbm_itemsize)
-    placed = taps * held * kn * target.copy_ns(geometry.itemsize) / PARTS if schedule.packs else 0.0
+    placed = taps * held * kn * target.copy_ns(geometry.itemsize) / READERS if schedule.packs else 0.0
     return Filters(len(schedule.k_tiles) * moved, placed=placed)
 
 
@@ -75,7 +75,7 @@ def _packed(target: Target, geometry: Geometry, schedule: Schedule, shift: Shift
     times, run = div_ceil(k_tiles, together), channels * taps if shift.Z == 1 else shift.depth.taps * taps
     moved = times * dma_ns(target, together * K, together * K, channels * taps, run, geometry.hbm_itemsize)
     transposed = 0.0 if in_order else times * taps * transpose_ns(target, geometry)
-    placed = shift.U * (taps * K * target.copy_ns(geometry.itemsize) + shift.groups * target.vector_fixed_ns) / PARTS
+    placed = shift.U * (taps * K * target.copy_ns(geometry.itemsize) + shift.groups * target.vector_fixed_ns) / READERS
     waits = (k_tiles * max(shift.lanes, shift.Z) - 1) * target.static_issue_ns
     return Filters(moved, transposed, placed=placed, later=(k_tiles - 1) * placed, waits=waits)
 
