@@ -28,7 +28,7 @@ from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
 from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS
 from .cuts import window_of
 from .geometry import Geometry, num_taps
-from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns
+from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
 from .tables import Table, ceil, dma_ns
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES
 
@@ -137,10 +137,9 @@ class BlocksBound:
         for high, wide, count, width, channels, strides in (of_x, of_gy):
             elements = high * wide * count
             if self.pixels == LINES:
-                num_bytes = self.most * elements * item
-                lines_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
-                lines_ns = np.maximum(lines_ns, self.most // width * target.hwdge_again_ns)
-                found.append(np.maximum(lines_ns, target.hbm_ns(num_bytes, width * item)))
+                load_ns = np.maximum(transposing_ns(target, width, elements, count, item), target.hwdge_again_ns)
+                hbm_ns = target.hbm_ns(self.most * elements * item, width * item)
+                found.append(np.maximum(self.most // width * load_ns, hbm_ns))
             elif strides[0] == 1:
                 found.append(dma_ns(target, P_MAX, elements, np.where(count == channels, wide * count, count), item))
             else:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ..simulator.timing.target import Target
 from .depthwise import RowGeometry
 from .geometry import Axis, Geometry, valid_range
 from .options import Options, either_reads
-from .tiles import P_MAX, div_ceil
+from .tiles import P_MAX
 
 #: Shares of the other engines' time that the busiest does not hide, as in golden plans; the second one if Vector adds
 #: shifted sums, each addition after the one before.
@@ -131,11 +131,16 @@ def dma_ns(
 
 
 def transposed_ns(target: Target, parts: int, elements: float, run: float, itemsize: int) -> float:
-    """ns of a core's DMA engines, of HBM, or of the queue of triggers, for a transposing load of so many elements of
-    each partition, in runs of SBUF: the engines move blocks of 128 partitions and an element for each engine."""
-    block = div_ceil(parts, P_MAX) * P_MAX * math.ceil(run / target.dma_engines) * target.dma_engines
-    engines_ns = elements / run * block * itemsize * target.byte_ns / (target.dma_engines * target.transpose_rate)
+    """ns of a core's DMA engines, of HBM, or of the queue of triggers, for a transposing load."""
+    engines_ns = transposing_ns(target, parts, elements, run, itemsize)
     return float(max(engines_ns, parts * elements * itemsize * target.hbm_byte_ns, target.hwdge_again_ns))
+
+
+def transposing_ns(target: Target, parts: Any, elements: Any, run: Any, itemsize: int) -> Any:
+    """ns of a core's DMA engines for a transposing load of so many elements of each partition, in runs of SBUF, numbers
+    or arrays: the engines move blocks of 128 partitions and an element for each engine."""
+    block = -(-parts // P_MAX) * P_MAX * -(-run // target.dma_engines) * target.dma_engines
+    return elements / run * block * itemsize * target.byte_ns / (target.dma_engines * target.transpose_rate)
 
 
 def rows_ns(target: Target, rows: int, row_ns: float, num_bytes: float) -> float:
