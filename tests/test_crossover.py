@@ -17,16 +17,10 @@ pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "here
 SMALL = Sweep(vary="S", values=(3,), C=2, W=16)
 
 
-@functools.cache
-def any_plan():
-    """A plan to fake others from."""
-    return answer(SMALL.request(3), use_cache=False)
-
-
 @pytest.fixture
 def fake(monkeypatch):
     """A function that makes the planner answer by a rule (value -> algorithm, config); the values that it was asked."""
-    plan = any_plan()
+    plan = answer(SMALL.request(3), use_cache=False)
 
     def use(rule, other_us=None, refused=None):
         asked = []

@@ -190,11 +190,8 @@ def test_settings_that_complete_the_same_are_one_run(name, algorithm):
     assert len(distinct) > 1, "settings that matter tell runs apart"
 
 
-SHORT_ROW = ConvProblem(N=1, C=4, W=66, S=2, groups=4)
-
-
 def test_explain_tells_everything():
-    found = planned(SHORT_ROW)
+    found = planned(ConvProblem(N=1, C=4, W=66, S=2, groups=4))
     text = found.explain()
     words = "modelled", "copy floor", "roofline", "bound by", "x best", "rejected", "C=4", "cores=2", *ALGORITHMS
     assert [word for word in words if word not in text] == []

@@ -226,35 +226,29 @@ def test_nan_and_inf_stay_in_their_pixel():
     assert lost.sum() == 2 * problem.K
 
 
-REFUSED = {
-    "weight of C": ({"y_norm": "rms", "y_norm_weight": np.ones(20, np.float32)}, GeometryError, "y_norm_weight.shape"),
-    "weight of float64": ({"y_norm": "rms", "y_norm_weight": np.ones(24)}, DtypeError, "y_norm_weight.dtype=float64"),
-    "algorithm": ({"y_norm": "rms", "algorithm": "stacked"}, UnsupportedError, "y_norm=rms: stacked has some"),
-    "pixels of implicit_gemm": (
-        {"y_norm": "rms", "algorithm": "implicit_gemm"}, UnsupportedError, "y_norm=rms: implicit_gemm takes rows of y",
-    ),
-    "statistics": (
-        {"y_norm": "rms", "layout": "NCHW", "return_stats": "channel"}, UnsupportedError, "y_norm=rms, return_stats=",
-    ),
-    "loop": (
-        {"y_norm": "rms", "layout": "NCHW", "algorithm": "implicit_gemm", "config": (("loop", 1),)}, UnsupportedError,
-        "config loop=1: y_norm=rms normalizes",
-    ),
-    "shard": (
-        {"y_norm": "rms", "algorithm": "activation_stationary", "config": (("shard", "channels"),)},
-        UnsupportedError, "y_norm=rms, config shard=channels",
-    ),
-}  # fmt: skip
+FIRST, SHARD = {"layout": "NCHW"}, {"config": (("shard", "channels"),)}
+#: Changes of a call whose y has 16 channels.
+REFUSED = [
+    ({"y_norm_weight": np.ones(20, np.float32)}, GeometryError, "y_norm_weight.shape"),
+    ({"y_norm_weight": np.ones(16)}, DtypeError, "y_norm_weight.dtype=float64"),
+    ({"algorithm": "stacked"}, UnsupportedError, "y_norm=rms: stacked has some"),
+    (GEMM, UnsupportedError, "y_norm=rms: implicit_gemm takes rows of y"),
+    (FIRST | {"return_stats": "channel"}, UnsupportedError, "y_norm=rms, return_stats="),
+    (FIRST | GEMM | {"config": (("loop", 1),)}, UnsupportedError, "config loop=1: y_norm=rms normalizes"),
+    (SHARD | {"algorithm": "activation_stationary"}, UnsupportedError, "y_norm=rms, config shard=channels"),
+    (FIRST | SHARD | GEMM | {"K": 260}, UnsupportedError, "y_norm=rms, K=260, config shard=channels"),
+    ({"K": 513, "y_norm": "layer"}, UnsupportedError, "y_norm=layer, K=513"),
+    *(({"K": K, "groups": 8}, UnsupportedError, f"y_norm=rms, feature_group_count=8: activation_stationary {words}")
+      for K, words in ((16, "has some channels"), (8, "would pass over"))),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("why", REFUSED)
-def test_refused(why):
-    changed, error, message = REFUSED[why]
-    problem = PROBLEMS["pixels"].replace(layout=changed.get("layout", "NHWC"))
-    (x, w, asked), _ = call(problem.replace(dtype="fp32"), "rms")
-    asked = {name: value for name, value in asked.items() if not name.startswith("y_norm")}
+@pytest.mark.parametrize(("changed", "error", "message"), REFUSED, ids=[row[2] for row in REFUSED])
+def test_refused(changed, error, message):
+    asked = {"K": 16, "groups": 1, "layout": "NHWC", "y_norm": "rms", **changed}
+    w = np.zeros((asked.pop("K"), 8 // asked["groups"], 1, 1), np.float32)
     with pytest.raises(error, match=message):
-        nkiconv.conv2d(x, w, **asked | changed)
+        nkiconv.conv2d(np.zeros((1, 8, 8, 8), np.float32), w, **asked)
 
 
 @pytest.mark.parametrize("problem", [
@@ -265,21 +259,6 @@ def test_transposed_convolutions_and_rows_have_none(problem):
     more = {} if problem.transposed else {"operation": "depthwise_conv1d"}
     with pytest.raises(UnsupportedError, match="y_norm='rms'"):
         nkiconv.plan(problem, y_norm="rms", use_cache=False, **more)
-
-
-@pytest.mark.parametrize(("K", "message", "more"), [
-    (513, "K=513", {}),
-    (16, "feature_group_count=8: activation_stationary has some channels", {"groups": 8}),
-    (8, "feature_group_count=8: activation_stationary would pass over", {"groups": 8}),
-    (260, "K=260, config shard=channels", {"layout": "NCHW", "y_norm": "rms", "config": (("shard", "channels"),)}),
-])  # fmt: skip
-def test_channels_that_are_not_together_are_refused(K, message, more):
-    asked = {"layout": "NHWC", "y_norm": "layer", **more}
-    if "config" in more:
-        asked["algorithm"] = "implicit_gemm"
-    w = np.zeros((K, 8 // asked.get("groups", 1), 1, 1), np.float32)
-    with pytest.raises(UnsupportedError, match=f"y_norm={asked['y_norm']}, {message}"):
-        nkiconv.conv2d(np.zeros((1, 8, 8, 8), np.float32), w, **asked)
 
 
 @st.composite

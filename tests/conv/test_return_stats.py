@@ -208,16 +208,12 @@ CHANNEL = {"return_stats": "channel"}
      "return_stats='channel': stacked of depthwise problems has .*use implicit_gemm"),
     (nkiconv.conv_transpose2d, X, W[:, :4], CHANNEL | {"algorithm": BLOCKS, "stride": 2, "config": (("segments", 2),)},
      r"segments=2, .*, return_stats='channel': .* use segments=1"),
+    (nkiconv.plan, ConvProblem(N=1, C=4, W=9, S=3, groups=4), 2, CHANNEL | {"operation": "depthwise_conv1d"},
+     "return_stats='channel': depthwise_conv1d has none"),
 ])  # fmt: skip
 def test_what_else_is_refused(function, x, w, more, message):
     with pytest.raises(UnsupportedError, match=message):
         function(x, w, **more)
-
-
-def test_depthwise_rows_have_none():
-    row = ConvProblem(N=1, C=4, W=9, S=3, groups=4)
-    with pytest.raises(UnsupportedError, match="return_stats='channel': depthwise_conv1d has none"):
-        nkiconv.plan(row, operation="depthwise_conv1d", return_stats="channel")
 
 
 ACTIVATIONS = (None, "relu", "silu", "gelu", "tanh")

@@ -1,4 +1,4 @@
-"""Filter gradients of depthwise conv1d against torch in float64, exact on integers."""
+"""Filter gradients of depthwise conv1d against torch in float64, exact on integers; what bare kernels refuse."""
 
 import re
 
@@ -11,6 +11,7 @@ from gradients import check, expected, of_rows, problem_of
 from tolerances import assert_within
 
 import nkiconv
+from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, SKEWED, depthwise_conv1d_weight_gradient
 from nkiconv.schedules import skewed
 from nkiconv.schedules.skewed import BESIDE
@@ -135,7 +136,9 @@ def test_conv1d_weight_takes_it(is_last):
 
 
 BARE = {"img_ref": (1, 4, 1, 9), "grad_ref": (1, 4, 1, 6), "filter_shape": (4, 1, 1, 4)}
-BARE_REFUSED = [
+IMAGES = {"img_ref": (1, 4, 6, 6), "grad_ref": (1, 16, 4, 4), "filter_shape": (16, 4, 3, 3)}
+LONG = {"img_ref": (40_000, 1, 1, 4000), "grad_ref": (40_000, 1, 1, 3998), "filter_shape": (1, 1, 1, 3)}
+OF_ROWS = [
     ({"filter_shape": (4, 4, 1, 4)}, "must be after kern_perm [C, 1, 1, S]"),
     ({"filter_shape": (8, 1, 1, 4)}, "(8, 1, 1, 4): must be after kern_perm [C, 1, 1, S] = (4, 1, 1, 4)"),
     ({"filter_shape": (4, 1, 2, 4)}, "must be after kern_perm [C, 1, 1, S]"),
@@ -147,17 +150,24 @@ BARE_REFUSED = [
     ({"algorithm": "banded", "stride": (1, 2), "rhs_dilation": (1, 2), "grad_ref": (1, 4, 1, 2)},
      "rhs_dilation=2, stride=2: banded takes one of them"),
     ({"algorithm": "blocks"}, "algorithm='blocks': accepted are None"),
+    (LONG | {"algorithm": SKEWED, "config": (("beside", 1),)}, "bytes per partition of SBUF for x, gy"),
+]  # fmt: skip
+OF_IMAGES = [
+    *(({"filter_shape": shape}, "filter_shape=")
+      for shape in (None, (4, 4, 3, 3, 4), (16.0, 4, 3, 3), (16, 4, 0, 3), (16, 4, -3, 3))),
+    *(({"bias_gradient": flag}, f"bias_gradient={flag!r}: must be True or False") for flag in ("no", 1)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("more", "message"), BARE_REFUSED)
-def test_a_bare_kernel_refuses(more, message):
-    given = {**BARE, **more}
+@pytest.mark.parametrize(("kernel", "given", "message"), [
+    *((depthwise_conv1d_weight_gradient, BARE | more, message) for more, message in OF_ROWS),
+    *((conv_weight_gradient, IMAGES | more, message) for more, message in OF_IMAGES),
+])  # fmt: skip
+def test_a_bare_kernel_refuses(kernel, given, message):
+    given = dict(given)
     args = nkiconv.spec(given.pop("img_ref"), "bf16"), nkiconv.spec(given.pop("grad_ref"), "bf16")
     with pytest.raises(KernelAssertionError, match=re.escape(message)):
-        nkiconv.simulator.execute(
-            depthwise_conv1d_weight_gradient[2], (*args, given.pop("filter_shape")), given, trace_only=True
-        )
+        nkiconv.simulator.execute(kernel[2], (*args, given.pop("filter_shape")), given, trace_only=True)
 
 
 def test_nan_stays_with_the_channels_beside_it():
@@ -169,10 +179,3 @@ def test_nan_stays_with_the_channels_beside_it():
     lost = np.isnan(dw).any(1)
     assert lost[3]
     assert lost.sum() <= 2
-
-
-def test_rows_that_do_not_fit_are_refused():
-    x, gy = nkiconv.spec((40_000, 1, 1, 4000), "bf16"), nkiconv.spec((40_000, 1, 1, 3998), "bf16")
-    given = {"feature_group_count": 1, "algorithm": SKEWED, "config": (("beside", 1),)}
-    with pytest.raises(KernelAssertionError, match=r"skewed needs \d+ bytes per partition of SBUF for x, gy"):
-        nkiconv.simulator.execute(depthwise_conv1d_weight_gradient[2], (x, gy, (1, 1, 1, 3)), given, trace_only=True)

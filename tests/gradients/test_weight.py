@@ -1,5 +1,5 @@
 """Filter gradients of no images, of many groups and of long sums, of transposed convolutions; random ones by random
-settings, exact against torch in float64; what bare kernels refuse.
+settings, exact against torch in float64.
 """
 
 import re
@@ -24,7 +24,6 @@ from nkiconv.schedules.blocks import line_width, transposed_of
 from nkiconv.schedules.blocks_bound import BlocksBound
 from nkiconv.schedules.blocks_candidates import candidates
 from nkiconv.schedules.blocks_schedule import build
-from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.hardware import PARTITIONS
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.timing import Rates
@@ -90,18 +89,6 @@ def test_a_pass_has_as_many_groups_as_fit():
     dw = nkiconv.conv1d_weight(x, (4, 1, 2), gy, **given)
     taps = [x[:, :, tap * apart : tap * apart + W - apart] for tap in range(2)]
     np.testing.assert_array_equal(dw, np.stack([(one * gy).sum(axis=(0, 2)) for one in taps], axis=1)[:, None])
-
-
-@pytest.mark.parametrize(("more", "message"), [
-    *(({"filter_shape": shape}, "filter_shape=")
-      for shape in (None, (4, 4, 3, 3, 4), (16.0, 4, 3, 3), (16, 4, 0, 3), (16, 4, -3, 3))),
-    *(({"bias_gradient": flag}, f"bias_gradient={flag!r}: must be True or False") for flag in ("no", 1)),
-])  # fmt: skip
-def test_a_bare_kernel_refuses(more, message):
-    given = {"filter_shape": (16, 4, 3, 3), **more}
-    args = nkiconv.spec((1, 4, 6, 6), "bf16"), nkiconv.spec((1, 16, 4, 4), "bf16"), given.pop("filter_shape")
-    with pytest.raises(KernelAssertionError, match=re.escape(message)):
-        nkiconv.simulator.execute(conv_weight_gradient[1], args, given, trace_only=True)
 
 
 def large_first(positions):

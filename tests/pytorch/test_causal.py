@@ -299,11 +299,6 @@ def test_compiles_without_graph_breaks(ring, chosen):
             assert torch.equal(*states)
 
 
-def test_no_rows():
-    y = causal_conv1d_update(torch.zeros(0, 3), torch.zeros(0, 3, 4), torch.zeros(3, 4))
-    assert y.shape == (0, 3)
-
-
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("offsets", [None, ENDS])
 @pytest.mark.parametrize("positions", [(1, 3, 11, 2), torch.tensor([10, 2])])
@@ -366,13 +361,11 @@ def test_steps_are_one_run(mode, indexed, L):
 
 
 def test_a_step_of_no_rows(mode):
-    x, state, rows = torch.zeros(0, 3), torch.ones(2, 3, 4), torch.zeros(0, dtype=torch.int32)
-    (y,) = causal_conv1d_split_update(x, state, torch.ones(3, 4), splits=[(1, 3, False)], conv_state_indices=rows)
+    x, w, state, rows = torch.zeros(0, 3), torch.ones(3, 4), torch.ones(2, 3, 4), torch.zeros(0, dtype=torch.int32)
+    assert causal_conv1d_update(x, state[:0], w).shape == (0, 3)
+    (y,) = causal_conv1d_split_update(x, state, w, splits=[(1, 3, False)], conv_state_indices=rows)
     assert y.shape == (0, 1, 3)
     assert torch.equal(state, torch.ones(2, 3, 4))
-
-
-def test_a_step_of_no_rows_of_heads(mode):
     steps = causal_conv1d_split_update(torch.ones(0, 47), torch.ones(0, 47, 3), torch.ones(47, 4), splits=SPLITS)
     assert [one.shape for one in steps] == [(0, 2, 8), (0, 1, 16), (0, 3, 5)]
 
