@@ -153,10 +153,9 @@ OF_ROWS = [
     (LONG | {"algorithm": SKEWED, "config": (("beside", 1),)}, "bytes per partition of SBUF for x, gy"),
 ]  # fmt: skip
 OF_IMAGES = [
-    *(({"filter_shape": shape}, "filter_shape=")
-      for shape in (None, (4, 4, 3, 3, 4), (16.0, 4, 3, 3), (16, 4, 0, 3), (16, 4, -3, 3))),
-    *(({"bias_gradient": flag}, f"bias_gradient={flag!r}: must be True or False") for flag in ("no", 1)),
-]  # fmt: skip
+    ({"filter_shape": (4, 4, 3, 3, 4)}, "filter_shape=(4, 4, 3, 3, 4): must be"),
+    ({"bias_gradient": "no"}, "bias_gradient='no': must be True or False"),
+]
 
 
 @pytest.mark.parametrize(("kernel", "given", "message"), [
