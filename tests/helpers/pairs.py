@@ -3,6 +3,7 @@
 A pair holds two kernel bodies without arguments. `run` executes one as a kernel that returns nothing.
 """
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,16 @@ def run(body: Callable[[], Any], lnc: int = 1, *, trace_only: bool = False) -> s
     """Execute a body as a kernel on `lnc` cores and keep its records."""
     kernel = simulator.jit(body)
     return simulator.execute(kernel[lnc] if lnc > 1 else kernel, (), trace_only=trace_only)
+
+
+def inside(check: Callable[..., None]) -> Callable[..., None]:
+    """A test that is a kernel's body."""
+
+    @functools.wraps(check)
+    def test(**given: Any) -> None:
+        run(lambda: check(**given))
+
+    return test
 
 
 def dropped(result: Any) -> None:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from isa_tiles import get
-from pairs import dropped, run
+from pairs import dropped, inside, run
 
 from nkiconv import simulator
 from nkiconv.simulator import NkiError, NotSimulatedError, execute, jit
@@ -43,31 +43,27 @@ def test_memories():
 @pytest.mark.parametrize(("buffer", "dtype"), [
     (nl.sbuf, F32), (nl.psum, BF16), (nl.hbm, I32), (nl.shared_hbm, U8), (nl.hbm, nl.float8_e4m3), (nl.sbuf, nl.bool_),
 ])  # fmt: skip
+@inside
 def test_creation(buffer, dtype):
-    def body():
-        for tensor, expected in (
-            (nl.zeros((4, 3, 5), dtype, buffer), 0),
-            (nl.ones((4, 3, 5), dtype, buffer, name="ones"), 1),
-            (nl.full((4, 3, 5), 1, dtype, buffer), 1),
-            (nl.zeros_like(nl.ndarray((4, 3, 5), dtype, buffer)), 0),
-        ):
-            assert (tensor.shape, tensor.dtype, tensor.buffer) == ((4, 3, 5), dtype, buffer)
-            np.testing.assert_array_equal(get(tensor).astype(np.float32), expected)
-
-    run(body)
+    for tensor, expected in (
+        (nl.zeros((4, 3, 5), dtype, buffer), 0),
+        (nl.ones((4, 3, 5), dtype, buffer, name="ones"), 1),
+        (nl.full((4, 3, 5), 1, dtype, buffer), 1),
+        (nl.zeros_like(nl.ndarray((4, 3, 5), dtype, buffer)), 0),
+    ):
+        assert (tensor.shape, tensor.dtype, tensor.buffer) == ((4, 3, 5), dtype, buffer)
+        np.testing.assert_array_equal(get(tensor).astype(np.float32), expected)
 
 
+@inside
 def test_like_takes_other_settings():
-    def body():
-        tile = nl.ndarray((4, 8), F32)
-        for make in (nl.empty_like, nl.zeros_like):
-            assert (make(tile).dtype, make(tile).buffer) == (F32, nl.sbuf)
-            other = make(tile[:, 0:3], dtype=BF16, buffer=nl.psum, name="other")
-            assert (other.shape, other.dtype, other.buffer, other.name) == ((4, 3), BF16, nl.psum, "other")
-        with pytest.raises(NkiError, match="NKI016"):
-            get(nl.empty_like(tile))
-
-    run(body)
+    tile = nl.ndarray((4, 8), F32)
+    for make in (nl.empty_like, nl.zeros_like):
+        assert (make(tile).dtype, make(tile).buffer) == (F32, nl.sbuf)
+        other = make(tile[:, 0:3], dtype=BF16, buffer=nl.psum, name="other")
+        assert (other.shape, other.dtype, other.buffer, other.name) == ((4, 3), BF16, nl.psum, "other")
+    with pytest.raises(NkiError, match="NKI016"):
+        get(nl.empty_like(tile))
 
 
 def test_load_and_store():
@@ -220,14 +216,6 @@ def test_coverage():
         assert 0.7 < namespace.simulated / namespace.documented <= 1
 
 
-def inside(check):
-    def test():
-        run(lambda: check() and None)
-
-    test.__name__, test.__doc__ = check.__name__, check.__doc__
-    return test
-
-
 def filled(shape, buffer, dtype=F32):
     """A tensor that counts 0, 1, 2, ... in its storage, and NumPy's array of the same."""
     array = np.arange(prod(shape)).reshape(shape).astype(dtype)
@@ -266,16 +254,14 @@ INDEXED = [
 
 
 @pytest.mark.parametrize(("shape", "key", "expected"), INDEXED)
+@inside
 def test_indexing_on_chip_keeps_the_partition_dim(shape, key, expected):
-    def body():
-        tile, array = filled(shape, nl.sbuf)
-        view = tile[key]
-        assert view.shape == expected
-        plain = tuple(slice(k.start, k.start + k.size) if hasattr(k, "size") and hasattr(k, "start") else k
-                      for k in (key if isinstance(key, tuple) else (key,)))  # fmt: skip
-        np.testing.assert_array_equal(get(view).reshape(-1), array[plain].reshape(-1))
-
-    run(body)
+    tile, array = filled(shape, nl.sbuf)
+    view = tile[key]
+    assert view.shape == expected
+    plain = tuple(slice(k.start, k.start + k.size) if hasattr(k, "size") and hasattr(k, "start") else k
+                  for k in (key if isinstance(key, tuple) else (key,)))  # fmt: skip
+    np.testing.assert_array_equal(get(view).reshape(-1), array[plain].reshape(-1))
 
 
 @inside
@@ -312,12 +298,10 @@ SEEN = [
 
 
 @pytest.mark.parametrize(("shape", "view", "picture"), SEEN)
+@inside
 def test_what_a_view_sees(shape, view, picture):
-    def body():
-        tile, array = filled(shape, nl.sbuf)
-        np.testing.assert_array_equal(get(view(tile)), picture(array))
-
-    run(body)
+    tile, array = filled(shape, nl.sbuf)
+    np.testing.assert_array_equal(get(view(tile)), picture(array))
 
 
 @inside
@@ -373,13 +357,7 @@ def test_views_past_the_end_or_of_nothing_are_refused_where_they_are_used(trace_
         run(body, trace_only=trace_only)
 
 
+@inside
 def test_a_tensor_is_true_with_a_warning():
-    seen = []
-
-    def body():
-        tensor = nl.ndarray((4, 8), F32, nl.sbuf)
-        with pytest.warns(simulator.TensorTruthWarning, match=r"true whatever it holds: \[4, 8\] fp32 in SBUF"):
-            seen.append(bool(tensor))
-
-    run(body)
-    assert seen == [True]
+    with pytest.warns(simulator.TensorTruthWarning, match=r"true whatever it holds: \[4, 8\] fp32 in SBUF"):
+        assert nl.ndarray((4, 8), F32, nl.sbuf)

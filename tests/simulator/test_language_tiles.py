@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from isa_tiles import a_tile, by_language, evaluate, get, hbm, laid, put, row, same, sb
-from pairs import dropped, run
+from pairs import dropped, inside, run
 from tolerances import BF16_NORMS, assert_relative, assert_within_limit
 
 from nkiconv.bounds import EPS, EPS32
@@ -176,14 +176,12 @@ def test_rand_is_uniform_and_its_seed_decides(buffer):
     np.testing.assert_array_equal(x * 2**24, np.rint(x * 2**24))
 
 
+@inside
 def test_where_results_are():
-    def body():
-        tile = sb(4, 6)
-        assert nl.transpose(tile).buffer is nl.psum
-        assert nl.load_transpose2d(hbm(4, 6)).buffer is nl.sbuf
-        assert nl.expand_dims(tile, 1).storage is tile.storage
-
-    run(body)
+    tile = sb(4, 6)
+    assert nl.transpose(tile).buffer is nl.psum
+    assert nl.load_transpose2d(hbm(4, 6)).buffer is nl.sbuf
+    assert nl.expand_dims(tile, 1).storage is tile.storage
 
 
 def test_matmul_of_what_is_not_transposed():
@@ -266,50 +264,45 @@ def test_cells_of_hbm_are_slices(grid):
 
 
 @pytest.mark.parametrize(("grid", "buffer"), [*zip(GRIDS, [nl.sbuf, nl.psum, nl.sbuf], strict=True)])
+@inside
 def test_tiles_of_chips_lie_side_by_side(grid, buffer):
     untiled, extents, tile, block = grid
-
-    def body():
-        found = nl.alloc_blocks(
-            tile_shape=tile, block_shape=block, element_shape=untiled + extents, buffer=buffer, dtype=nl.float32
-        )
-        small = nl.tiles(found)
-        places = []
-        for number, key in enumerate(itertools.product(*map(range, small.shape))):
-            one = small[key]
-            assert one.is_data_representable
-            nisa.memset(one.data, float(number))
-            places.append((one.data.offset, one.data.shape))
-        storage = small[(0,) * len(small.shape)].data.storage
-        count = np.prod(small.shape)
-        free = int(np.prod(tile[1:]))
-        assert storage.info.shape == (tile[0], count * free)
-        assert [offset for offset, _ in places] == [number * free for number in range(count)]
-        for number, key in enumerate(itertools.product(*map(range, small.shape))):
-            data = small[key].data
-            expected = [min(t, n - k * t) for n, t, k in zip(extents, tile, key[len(untiled) :], strict=True)]
-            assert list(data.shape) == expected
-            assert (get(data) == number).all()
-
-    run(body)
+    found = nl.alloc_blocks(
+        tile_shape=tile, block_shape=block, element_shape=untiled + extents, buffer=buffer, dtype=nl.float32
+    )
+    small = nl.tiles(found)
+    places = []
+    for number, key in enumerate(itertools.product(*map(range, small.shape))):
+        one = small[key]
+        assert one.is_data_representable
+        nisa.memset(one.data, float(number))
+        places.append((one.data.offset, one.data.shape))
+    storage = small[(0,) * len(small.shape)].data.storage
+    count = np.prod(small.shape)
+    free = int(np.prod(tile[1:]))
+    assert storage.info.shape == (tile[0], count * free)
+    assert [offset for offset, _ in places] == [number * free for number in range(count)]
+    for number, key in enumerate(itertools.product(*map(range, small.shape))):
+        data = small[key].data
+        expected = [min(t, n - k * t) for n, t, k in zip(extents, tile, key[len(untiled) :], strict=True)]
+        assert list(data.shape) == expected
+        assert (get(data) == number).all()
 
 
+@inside
 def test_a_row_of_tiles_is_one_operand():
-    def body():
-        found = nl.alloc_tiles(tile_shape=(8, 4), element_shape=(16, 10), buffer=nl.sbuf, dtype=nl.float32)
-        row = found[1]
-        assert row.shape == (3,)
-        assert row.element_shape == row.data.shape == (8, 10)
-        nisa.memset(row.data, 3.0)
-        assert (get(found[1, 1:].data) == 3.0).all()
-        assert found[1, -1].element_shape == (8, 2)
-        assert not found.is_data_representable
-        with pytest.raises(NkiError, match="NKI183"):
-            _ = found.data
-        assert isinstance(found[0, 0], nl.NkiTileGrid)
-        assert isinstance(found, nl.NkiGrid)
-
-    run(body)
+    found = nl.alloc_tiles(tile_shape=(8, 4), element_shape=(16, 10), buffer=nl.sbuf, dtype=nl.float32)
+    row = found[1]
+    assert row.shape == (3,)
+    assert row.element_shape == row.data.shape == (8, 10)
+    nisa.memset(row.data, 3.0)
+    assert (get(found[1, 1:].data) == 3.0).all()
+    assert found[1, -1].element_shape == (8, 2)
+    assert not found.is_data_representable
+    with pytest.raises(NkiError, match="NKI183"):
+        _ = found.data
+    assert isinstance(found[0, 0], nl.NkiTileGrid)
+    assert isinstance(found, nl.NkiGrid)
 
 
 def alloc(**other):
