@@ -37,7 +37,7 @@ def is_finite(value: Any) -> bool:
 
 def plain_ints(value: Any) -> Any:
     """Python ints in place of others, such as NumPy's, also in tuples and lists; other values unchanged."""
-    if type(value) is int or isinstance(value, _NO_NUMBERS):
+    if type(value) is int or isinstance(value, _NO_NUMBERS) or str(getattr(value, "dtype", "")) == "torch.bool":
         return value
     if isinstance(value, tuple):
         return tuple(map(plain_ints, value))

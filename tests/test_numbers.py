@@ -3,6 +3,7 @@ are refused in short texts.
 """
 
 import inspect
+import itertools
 from functools import partial
 
 import numpy as np
@@ -143,9 +144,10 @@ def test_torch_refuses_huge_numbers(quickly, monkeypatch, mode, number):
     for rank in (1, 2, 3):
         x, w = (torch.ones(n, 8, *(size,) * rank, dtype=torch.bfloat16) for n, size in ((1, 9), (8, 3)))
         conv, back = getattr(pytorch, f"conv{rank}d"), getattr(pytorch, f"conv_transpose{rank}d")
-        for call, name in ((conv, "padding"), (conv, "dilation"), (back, "stride"), (back, "dilation")):
+        places = (conv, "padding"), (conv, "dilation"), (back, "stride"), (back, "dilation")
+        for (call, name), kind in itertools.product(places, (int, np.int64)):
             with pytest.raises(NkiconvError, match=refused):
-                call(x, w, **{name: number})
+                call(x, w, **{name: kind(number)})
         with pytest.raises(NkiconvError, match=refused):
             getattr(pytorch.nn, f"Conv{rank}d")(8, 8, 3, padding=number, dtype=torch.bfloat16)(x)
     row, taps = torch.ones(1, 8, 9), torch.ones(8, 1, 3)
@@ -158,6 +160,7 @@ def test_torch_refuses_huge_numbers(quickly, monkeypatch, mode, number):
 STATS, PIXELS, TAPS = torch.rand(1, 2, 4, 3) + 1, torch.rand(2, 4, 3, 3), torch.rand(4, 4, 1, 1)
 CONV, MLP, SPLIT = (PIXELS, TAPS), (PIXELS, *[TAPS[..., 0, 0]] * 2), (torch.rand(1, 4, 5), torch.rand(4, 2))
 VOLUMES, TOKENS, TWO = (PIXELS[..., None], TAPS[..., None]), torch.rand(4, 5), torch.tensor([0, 5]).int()
+SCALED = {"x_scale": torch.rand(4), "stride": 2}
 HEADS, SLOTS, RMS, GROUPS = {"splits": ((1, 4, True),)}, torch.zeros(1, 4, 1), {"y_norm": "rms"}, {"num_groups": 2}
 serving, NormAct, Gated = pytorch.serving, pytorch.nn.NormActConv2d, pytorch.nn.GatedDeltaConv
 
@@ -184,6 +187,9 @@ NUMBERS = [
     (NormAct, (4, 4, 1), GROUPS, "eps"), (NormAct, (4, 4, 1), {"norm": "batch"}, "momentum"),
     *((function, given, {}, "num_groups", 2) for function, given in (
         (pytorch.norm_scale_shift, (STATS,)), (pytorch.norm_act_conv2d, CONV), (NormAct, (4, 4, 1)))),
+    *((pytorch.conv2d, CONV, {"activation": "silu"}, *more) for more in (("stride", 2), ("padding", 1), ("groups", 1))),
+    (pytorch.conv_transpose2d, CONV, SCALED, "output_padding", 1),
+    (pytorch.norm_act_conv2d, CONV, GROUPS, "padding", 1),
     (pytorch.conv2d, CONV, {}, "x_upsample", 2), (pytorch.nn.Conv2d, (4, 4, 1), {}, "x_upsample", 2),
     (Gated, (), HEADS, "kernel_size", 3), (pytorch.StreamingConv1d, (4, 4, 3), {}, "front", 1),
     (pytorch.conv3d, VOLUMES, {}, "return_final_frames", 1), (varlen, (TOKENS.T, TWO), {}, "state_len", 2),
@@ -210,7 +216,7 @@ def test_a_number_is_of_python_numpy_or_torch(
         kinds = [int, np.float64, lambda one: torch.tensor(one, dtype=torch.float64)]
     for kind in kinds[: 2 if function.__module__.startswith("nkiconv.api") else 3]:
         assert all(map(np.array_equal, found(value), found(kind(value)))), kind
-    for one in (1.5, "x") if of_ints else (np.nan, np.inf, 1e39, 10**400, True, "x", np.ones(2)):
+    for one in (1.5, "x", torch.tensor(True)) if of_ints else (np.nan, np.inf, 1e39, 10**400, True, "x", np.ones(2)):
         with pytest.raises(NkiconvError, match=f"^{name}=.*(must be|accepted are)"):
             found(one)
 

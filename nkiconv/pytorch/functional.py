@@ -24,7 +24,7 @@ from .operators.frames import last
 from .operators.pixel_norm import PixelNorm, norm_of
 from .operators.prologue import NO_SCALES, Scales
 from .operators.tensor_kinds import tensor_violations
-from .places import check_groups, int_of, number_of, per_axis, zeros, zeros_of_transposed
+from .places import groups_of, int_of, number_of, per_axis, zeros, zeros_of_transposed
 
 
 class Fused(NamedTuple):
@@ -401,15 +401,17 @@ _HUGE = FAR
 
 
 def _is_huge(numbers: tuple[Any, ...]) -> bool:
-    """Whether any of these but groups is above `_HUGE`."""
+    """Whether any of these but groups is above `_HUGE`, or no int of Python."""
     for one in numbers[:3] + numbers[4:]:
         if type(one) is int:
             if one > _HUGE:
                 return True
         elif type(one) is tuple or type(one) is list:
             for each in one:
-                if type(each) is int and each > _HUGE:
+                if type(each) is not int or each > _HUGE:
                     return True
+        elif type(one) is not str:
+            return True
     return False
 
 
@@ -422,7 +424,7 @@ def asked_for(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Co
     else:
         (stride, padding, dilation, groups), ends = numbers, None
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
-    check_groups(groups)
+    groups = groups_of(groups)
     pairs = zeros_of_transposed(padding, ends, w, steps, gaps) if transposed else zeros(padding, w, steps, gaps)
     stride, spread = ((1,) * rank, steps) if transposed else (steps, (1,) * rank)
     return Convolution(name, stride, pairs, gaps, spread, groups, **more._asdict())

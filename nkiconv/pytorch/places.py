@@ -34,14 +34,16 @@ def number_of(value: Any) -> Any:
 
 
 def int_of(value: Any) -> Any:
-    """The int that a number of NumPy or torch is, also in tuples and lists; other values unchanged."""
+    """The int that a number of NumPy or torch is, also in tuples and lists; other values, as flags, unchanged."""
     return value if isinstance(value, torch.SymInt) else plain_ints(value)
 
 
-def check_groups(groups: Any) -> None:
-    """Raise KindError where groups are no int."""
+def groups_of(value: Any) -> Any:
+    """Groups as an int. Raises KindError: they are none."""
+    groups = int_of(value)
     if not _is_int(groups):
         raise KindError(rules.number("groups", groups))
+    return groups
 
 
 def _is_int(value: Any) -> bool:
@@ -50,12 +52,10 @@ def _is_int(value: Any) -> bool:
 
 def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A number for each axis of one for all, or of one for each."""
-    if _is_int(value):
-        return (value,) * rank
+    if _is_int(int_of(value)):
+        return (int_of(value),) * rank
     listed = isinstance(value, (tuple, list))
-    values = tuple(value) if listed else ()
-    if modes.is_traced():  # numbers computed of shapes are tensors there; an operator's are constants
-        values = tuple(int(one) if isinstance(one, Tensor) else one for one in values)
+    values = tuple(map(int_of, value)) if listed else ()  # numbers that torch.jit.trace computes of shapes are tensors
     if len(values) == 1:
         values *= rank
     if len(values) != rank or not all(map(_is_int, values)):
@@ -75,7 +75,7 @@ def zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int,
     if _are_pairs(padding, rank):
         if rank < 3:
             raise KindError(f"padding={padding!r}: pairs are conv3d's; pad input with torch.nn.functional.pad before")
-        return tuple((pair[0], pair[1]) for pair in padding)
+        return tuple((int_of(pair[0]), int_of(pair[1])) for pair in padding)
     sides = per_axis("padding", padding, rank)
     refuse(GeometryError, rules.numbers("padding", sides, least=0))
     return tuple((side, side) for side in sides)
@@ -99,4 +99,5 @@ def _are_pairs(padding: Any, rank: int) -> bool:
     """Whether this is two ints for each axis."""
     if not isinstance(padding, (tuple, list)) or len(padding) != rank:
         return False
-    return all(isinstance(one, (tuple, list)) and len(one) == 2 and all(map(_is_int, one)) for one in padding)
+    pairs = [map(int_of, one) for one in padding if isinstance(one, (tuple, list)) and len(one) == 2]
+    return len(pairs) == rank and all(all(map(_is_int, pair)) for pair in pairs)

@@ -15,7 +15,7 @@ from .errors import GeometryError, LayoutError, raise_all
 from .function_modes import unscripted
 from .functional import Fused, convolve
 from .operators.tensor_kinds import tensor_violations
-from .places import check_groups
+from .places import groups_of
 
 
 def _of_rank(rank: int) -> Any:
@@ -98,7 +98,7 @@ def polyphase_filter(weight: Tensor, groups: int = 1) -> Tensor:
     """
     raise_all("polyphase_filter cannot sum this", list(tensor_violations("weight", weight)))
     refuse(LayoutError, rules.rank("weight", weight.shape, "K, C / groups, R, S"))
-    check_groups(groups)
+    groups = groups_of(groups)
     refuse(GeometryError, rules.number("groups", groups) or rules.divides("groups", groups, K=weight.shape[0]))
     taps = host.forwards(host.wide(weight), groups)
     rows = F.pad(taps, (0, 0, 0, 1)) + F.pad(taps, (0, 0, 1, 0))
