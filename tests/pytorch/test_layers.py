@@ -4,12 +4,13 @@ parameters, batches and none.
 
 import contextlib
 import copy
+import functools
 import io
 
 import pytest
 import torch
 from gradchecks import assert_batches, assert_derivatives, assert_gradients, assert_tangents, several
-from layers import FUNCTIONS, LAYERS, by_phases, grown_in_torch, of_y_norm, pair_of, randoms, y_norm
+from layers import ENDS, FUNCTIONS, LAYERS, by_phases, grown_in_torch, of_y_norm, pair_of, randoms, y_norm
 from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import func
@@ -127,6 +128,7 @@ def test_dtypes(name, dtype, mode):
     found = several(layer.ours(*given))
     assert found[0].dtype == dtype
     expected = several(layer.torchs(*(one.detach().double() for one in given)))
+    # fp32 sums, or of 16 bits a few roundings to the dtype
     assert_within_share(found, expected, max(FLOAT32_SUMS, 4 * torch.finfo(dtype).eps))
     found[0].float().square().sum().backward()
     assert given[0].grad.dtype == dtype
@@ -191,11 +193,13 @@ def test_a_step_of_decoding_leaves_no_tangent_in_its_state(mode):
 
 
 @pytest.mark.cover(0, keep=["short conv, BCx"])
-@pytest.mark.parametrize("name", [name for name in LAYERS if "numbered" not in name and name != "split, packed"])
+@pytest.mark.parametrize("name", [name for name in LAYERS if "numbered" not in name])
 def test_compiles_without_graph_breaks(name):
     torch._dynamo.reset()
     layer = LAYERS[name]
-    compiled = torch.compile(layer.ours, backend="aot_eager", fullgraph=True)
+    # the values of a tensor are read, which breaks the graph
+    ours = functools.partial(layer.ours, cu_seqlens=ENDS) if name == "split, packed" else layer.ours
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     assert_within_share(several(compiled(*layer.given)), several(layer.ours(*layer.given)), FLOAT32_SUMS)
 
 

@@ -74,7 +74,8 @@ def causal_conv1d_split(
         initial_states: [N, C, width - 1], x's dtype: the inputs before each row; None is zeros.
         return_final_states: also return the initial_states of each row's next piece.
         cu_seqlens: x is one row of sequences; sequence k has the tokens from cu_seqlens[k] up to cu_seqlens[k + 1];
-            states are then [sequences, C, width - 1]. Ints, or a tensor, which is read: each value compiles a kernel.
+            states are then [sequences, C, width - 1]. Ints, or a tensor, which is read: each value compiles a kernel,
+            and a tensor breaks the graph of torch.compile.
         state_positions: also return the state after each of these numbers of tokens, 1 to L, for prefix caches. Ints,
             or a tensor, as for cu_seqlens.
         layer: a name for messages.
