@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,7 +51,8 @@ def test_the_tour(tmp_path):
 @pytest.mark.parametrize("failed", ["report", "curves"])
 def test_a_failed_check_is_an_exit_status(failed, monkeypatch, tmp_path):
     apart = Curves("learns", "float64", [1.0, 0.5], {"kernels": [1.0, 0.501]})
-    part = demo.Part((FailedReport(),), ()) if failed == "report" else demo.Part((), (), (apart,))
+    report = SimpleNamespace(ok=False, as_dict=dict)
+    part = demo.Part((report,), ()) if failed == "report" else demo.Part((), (), (apart,))
     monkeypatch.setattr(demo, "run", lambda out, advance: part)
     assert CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"]).exit_code == 1
 
@@ -58,15 +60,6 @@ def test_a_failed_check_is_an_exit_status(failed, monkeypatch, tmp_path):
 def test_the_verdict_names_what_training_follows():
     same = Curves("learns", "float64", [1.0], {"kernels": [1.0]})
     assert verdict((), (same,))[0].endswith("reference, training follows the losses of float64")
-
-
-class FailedReport:
-    """Stands for a report that did not pass."""
-
-    ok = False
-
-    def as_dict(self):
-        return {}
 
 
 def test_out_must_be_a_directory(tmp_path):

@@ -32,10 +32,9 @@ CASE = "nkl_pad_n1_c16_w512_s7"  # 16 channels, 24 instructions
 ORDER = (THIS, AGAIN, COPY_FLOOR, LAUNCH_FLOOR)
 
 
-def measure(device, name=CASE, *, dtype=None, rounds=4, **options):
-    return one_case.measure_case(
-        device, cases.get(name), dtype=dtype, lnc=2, algorithm=None, rounds=rounds, advance=ignore, **options
-    )
+def measure(device, rounds=4, **options):
+    asked = {"dtype": None, "lnc": 2, "algorithm": None, "rounds": rounds, "advance": ignore}
+    return one_case.measure_case(device, cases.get(CASE), **asked, **options)
 
 
 def test_every_round_times_every_variant_in_rotated_order():
@@ -101,11 +100,6 @@ def test_chains_are_of_the_four_kernels_and_no_two_calls_are_alike():
         images = [call[0] for call in long]
         for i, image in enumerate(images):
             assert not any(np.shares_memory(image, other) or np.array_equal(image, other) for other in images[:i])
-
-
-def test_a_transposed_case():
-    """Whose filters have their channels first, and their taps in reverse order."""
-    assert measure(FakeDevice(), "odd_up_fp32").status == "pass"
 
 
 def test_big_cases_are_checked_on_a_sample(monkeypatch):

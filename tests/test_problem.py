@@ -161,16 +161,3 @@ def test_transposed_rows_count_no_zeros(case):
     assert problem.transposed
     taps = problem.filter_shape[1] * math.prod(axis.taps for axis in problem.axes)
     assert problem.flops == pytest.approx(2 * math.prod(problem.input_shape) * taps, rel=0.3)
-
-
-# call, regular expression
-UNKNOWN = [
-    (lambda: cases.get("mamba_prefil"), r"case='mamba_prefil': .*\(among 227\); did you mean mamba2_prefill"),
-    (lambda: cases.load("conv4d"), r"suite='conv4d': .*; use one of depthwise_conv1d, conv2d"),
-]
-
-
-@pytest.mark.parametrize(("call", "pattern"), UNKNOWN, ids=["typo", "suite"])
-def test_unknown_names(call, pattern):
-    with pytest.raises(UnsupportedError, match=pattern):
-        call()

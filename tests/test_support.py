@@ -53,12 +53,8 @@ def test_arrays_agree_with_the_planner(operation, name, value, asked, dtype):
 
 def cells_of(column):
     """(name, value) of each row of the page's first table to this column's cell; of dtypes, one value each."""
-    first = (
-        (Path(__file__).parents[1] / "docs" / "support.md")
-        .read_text(encoding="utf-8")
-        .split("\n\n|")[1]
-        .split("\n\n")[0]
-    )
+    page = (Path(__file__).parents[1] / "docs" / "support.md").read_text(encoding="utf-8")
+    first = page.split("\n\n|")[1].split("\n\n")[0]
     heading, _, *lines = ([cell.strip() for cell in line.strip(" |").split(" | ")] for line in first.splitlines())
     found = {}
     for name, *cells in lines:

@@ -135,14 +135,6 @@ def test_without_being_asked_for_a_plan_launches_take_estimates_or_known_plans(n
     assert len(searched) == 1
 
 
-def test_the_default_rule(launches, searched, monkeypatch):
-    monkeypatch.setenv("NKICONV_PLAN", "kernel")
-    call, arguments, _ = CALLS["conv2d"]
-    call(*arguments)
-    assert "config" not in launches[0].constants
-    assert searched == []
-
-
 # what the planner's process does, what the warning says of it
 FAILURES = {
     "crash": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was killed by signal 9"),
@@ -228,14 +220,6 @@ def test_a_slow_launch_under_torch_xla_is_told_once(launches, searched, monkeypa
         call(*arguments)
         pytorch.conv1d(*CALLS["conv1d"][1])
     assert [one.lnc for one in launches] == [2, 2, 2]
-
-
-def test_settings_that_contradict_launch_nothing(launches, searched, monkeypatch):
-    monkeypatch.setenv("NEURON_CC_FLAGS", "--lnc=1")
-    call, arguments, _ = CALLS["conv2d"]
-    with pytest.raises(UnsupportedError, match=r"--lnc in NEURON_CC_FLAGS is 1; .*NCC_EVRF066"):
-        call(*arguments)
-    assert launches == []
 
 
 def test_kernels_without_a_grid(launches, searched, monkeypatch):

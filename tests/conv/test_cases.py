@@ -76,19 +76,15 @@ def modelled_us(problem, operation):
     return found
 
 
-def times_slower(problem, operation):
-    """The choice's time over the fastest's; 1 where nothing is timed."""
-    found = modelled_us(problem, operation)
-    if len(found) < 2:
-        return 1.0
-    request = Request(problem=problem, operation=operation)
-    chosen = OPERATIONS[operation].choice(request, OPERATIONS[operation].shape(request, Rates()))[0]
-    return found[chosen] / min(found.values())
-
-
 def check_choice(name):
+    """The choice's time over the fastest's, where several are timed."""
     problem = cases.get(name).problem
-    assert times_slower(problem, operation_of(problem).name if problem.transposed else "conv2d") <= SLOWER
+    operation = operation_of(problem).name if problem.transposed else "conv2d"
+    found = modelled_us(problem, operation)
+    if len(found) > 1:
+        request = Request(problem=problem, operation=operation)
+        chosen = OPERATIONS[operation].choice(request, OPERATIONS[operation].shape(request, Rates()))[0]
+        assert found[chosen] <= SLOWER * min(found.values())
 
 
 @pytest.mark.simulator_only

@@ -107,13 +107,12 @@ def test_nothing_of_another_group_is_met():
     assert np.isfinite(y[:, 3:]).all()
 
 
-BATCHES = ConvProblem(N=1, C=530, H=6, W=7, K=200, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 SETTINGS = [
     {}, {"shard": "channels"}, {"shard": "images"}, {"x_bytes": 512}, {"x_bytes": 65_536},
     {"shard": "channels", "warmup": 0}, {"warmup": 256, "x_bytes": 1000}, {"fold": "none"},
 ]  # fmt: skip
 PROBLEMS = {
-    "batches": BATCHES,
+    "batches": ConvProblem(N=1, C=530, H=6, W=7, K=200, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32"),
     "a row": ConvProblem(N=1, C=20, W=1300, K=24, S=9, padding=((0, 0), (8, 0)), dtype="fp32"),
     "one tap, NHWC": ConvProblem(N=2, C=300, H=5, W=7, K=140, S=1, dtype="fp32", layout="NHWC"),
 }
@@ -127,7 +126,6 @@ def test_settings_change_no_result(name, index):
 
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
-MIXES = [*itertools.product(FP8, FP8)]
 SAME = ((1, 1), (1, 1))
 #: Integers up to here, and the sums of 2000 products of them, are exact.
 LARGEST = {"fp8_e4m3": 16, "fp8_e5m2": 8}
@@ -156,9 +154,8 @@ ROWS = {
         if one.groups == 1 and max(one.lhs_dilation) == 1 and 1 < one.C < 128 and one.H * one.W < 10_000 and one.R < 31
     },
 }  # fmt: skip
-#: Settings, one after another; None: the plan's own.
+#: Settings other than the plan's own.
 FP8_SETTINGS = [
-    None,
     {"product": "fp8_halves", "x_bytes": 3000},
     {"product": "fp8_staged", "x_bytes": 2000},
     {"product": "fp8_staged", "shard": "channels"},
@@ -168,40 +165,32 @@ FP8_SETTINGS = [
 ]
 
 
-FP8_PAIRS = (("product", "fp8_pairs"),)
-
-
-def pairs(settings=None):
-    return config_of("implicit_gemm", **(dict(FP8_PAIRS) | (settings or {})))
-
-
-def large_integers(rng, problem, w_dtype):
-    """x and w of integers that use every bit of their dtypes."""
-    x_most, w_most = LARGEST[problem.dtype], LARGEST[w_dtype]
-    x = rng.integers(-x_most, x_most + 1, problem.input_shape).astype(DTYPES[problem.dtype])
-    return x, rng.integers(-w_most, w_most + 1, problem.filter_shape).astype(DTYPES[w_dtype])
+def pairs(**settings):
+    return config_of("implicit_gemm", **{"product": "fp8_pairs", **settings})
 
 
 @pytest.mark.cover(7)
-@pytest.mark.parametrize(("x_dtype", "w_dtype"), MIXES)
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), [*itertools.product(FP8, FP8)])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, x_dtype, w_dtype):
-    problem = ROWS[name].replace(dtype=x_dtype)
-    x, w = large_integers(np.random.default_rng(1), problem, w_dtype)
+    """Of integers that use every bit of their dtypes."""
+    problem, rng = ROWS[name].replace(dtype=x_dtype), np.random.default_rng(1)
+    given = (x_dtype, problem.input_shape), (w_dtype, problem.filter_shape)
+    x, w = (rng.integers(-LARGEST[one], LARGEST[one] + 1, shape).astype(DTYPES[one]) for one, shape in given)
     truth = conv_ref(x, w, problem)
     for lnc in cores():
         assert_exact(run(x, w, problem, lnc, config=pairs(), out_dtype=NL["fp32"]), truth, "fp32")
 
 
 @pytest.mark.cover(5, keep=["two chunks with a channel in both-settings2"])
-@pytest.mark.parametrize("settings", FP8_SETTINGS[1:], ids=[f"settings{i}" for i in range(1, len(FP8_SETTINGS))])
+@pytest.mark.parametrize("settings", FP8_SETTINGS, ids=[f"settings{i}" for i in range(1, 7)])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_with_other_settings(name, settings):
     problem = ROWS[name].replace(dtype="fp8_e5m2")
     reason = planned(problem, "implicit_gemm", tuple(settings.items()))[1]
     assert reason == "" or "fold=inputs" in reason or "order=chunks" in reason
     if reason == "":
-        check_exact(problem, w_dtype="fp8_e4m3", config=pairs(settings))
+        check_exact(problem, w_dtype="fp8_e4m3", config=pairs(**settings))
 
 
 @pytest.mark.cover(4)

@@ -148,17 +148,13 @@ def test_what_is_not_taken_is_refused_by_name(index):
 
 
 @pytest.mark.parametrize(("how", "words"), [
+    ({}, "transposed convolutions are not taken"),
     ({"algorithm": "activation_stationary"}, "activation_stationary takes others; use implicit_gemm"),
     ({"stride": (2, 1, 1)}, "must be 1; use None"),
     ({"algorithm": "implicit_gemm", "config": (("moved", 1),)}, "moved=1"),
     ({"algorithm": "implicit_gemm", "config": CHANNELS, "stride": (1, 2, 1)}, "config planes=channels"),
 ])  # fmt: skip
 def test_refusals_of_calls(how, words):
+    (x, w), back = drawn(LAYER), "transposed" in words
     with pytest.raises(NkiconvError, match=words):
-        nkiconv.conv3d(*drawn(LAYER), **how, **WINOGRAD)
-
-
-def test_transposed_convolutions_are_refused():
-    x, w = drawn(LAYER)
-    with pytest.raises(UnsupportedError, match="transposed convolutions are not taken"):
-        nkiconv.conv_transpose3d(x, w.swapaxes(0, 1).copy(), **WINOGRAD)
+        (nkiconv.conv_transpose3d if back else nkiconv.conv3d)(x, w.swapaxes(0, 1) if back else w, **how, **WINOGRAD)

@@ -114,13 +114,8 @@ def canonical(problem: ConvProblem) -> ConvProblem:
 def arguments(problem: ConvProblem) -> dict[str, Any]:
     """The public kernel's keyword arguments of a problem."""
     perms = {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
-    return ({} if problem.channels_first else perms) | {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": problem.lhs_dilation,
-        "feature_group_count": problem.groups,
-    }
+    places = {name: getattr(problem, name) for name in ("padding", "stride", "rhs_dilation", "lhs_dilation")}
+    return ({} if problem.channels_first else perms) | places | {"feature_group_count": problem.groups}
 
 
 def canonical_of(x: Any, problem: ConvProblem) -> Any:

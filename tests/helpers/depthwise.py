@@ -100,14 +100,8 @@ def normals(rng: np.random.Generator, problem: ConvProblem) -> tuple[Any, Any]:
 
 def arguments(problem: ConvProblem) -> dict[str, Any]:
     """The public kernel's keyword arguments of a problem."""
-    return {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": problem.lhs_dilation,
-        "feature_group_count": problem.C,
-        **({"flipped": True} if problem.transposed else {}),
-    }
+    places = {name: getattr(problem, name) for name in ("padding", "stride", "rhs_dilation", "lhs_dilation")}
+    return {**places, "feature_group_count": problem.C, **({"flipped": True} if problem.transposed else {})}
 
 
 def run(x: Any, w: Any, problem: ConvProblem, lnc: int, **more: Any) -> Any:

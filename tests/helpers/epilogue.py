@@ -199,14 +199,9 @@ def truth(inputs: Inputs, problem: ConvProblem, request: Request) -> Truth:
 
 def keywords(inputs: Inputs, request: Request) -> dict[str, Any]:
     """The public kernel's arguments beside x, w and the geometry; what is not asked for is left out."""
-    given = {
-        "bias": inputs.bias,
-        "activation": request.activation,
-        "residual": inputs.residual,
-        "out_dtype": request.out_dtype and NL[request.out_dtype],
-        "initial_state": inputs.state,
-    }
-    given |= inputs.on_x | {"chunks": request.chunks}
+    given = {"bias": inputs.bias, "residual": inputs.residual, "initial_state": inputs.state, **inputs.on_x}
+    given |= {"activation": request.activation, "chunks": request.chunks}
+    given |= {"out_dtype": request.out_dtype and NL[request.out_dtype]}
     found = {name: value for name, value in given.items() if value is not None}
     if inputs.residual is not None:
         found["residual_position"] = request.residual_position

@@ -200,11 +200,6 @@ def test_private_memory_is_private():
     return out
 
 
-def line_of(kernel, text):
-    lines, first = inspect.getsourcelines(kernel)
-    return next(first + i for i, line in enumerate(lines) if text in line)
-
-
 def fills_after_a_clear():
     """Each core clears everything and fills its half: right only if both clear before one fills."""
     tensor, ones = shared(4, 6), nl.ones((4, 6), F32)
@@ -220,7 +215,8 @@ def test_an_order_that_cores_keep_by_chance():
     with pytest.warns(RaceWarning) as told:
         found = launch(fills_after_a_clear, races=True).outputs
     assert (found == 1).all()
-    line, clear = (line_of(fills_after_a_clear, text) for text in ("tensor[half", "nl.zeros"))
+    lines, first = inspect.getsourcelines(fills_after_a_clear)
+    clear, line = (first + i for i, one in enumerate(lines) if "nl.zeros" in one or "tensor[half" in one)
     assert {(one.filename, one.lineno) for one in told} == {(__file__, line)}
     assert f"core 1 writes it at {__file__}:{clear}" in str(told[0].message)
 
