@@ -33,8 +33,6 @@ pytestmark = pytest.mark.simulator_only
 BY_NAME = {probe.name: probe for probe in PROBES}
 #: Quick to trace, and enough for six constants.
 FEW = ("vector_4x_few", "vector_4x", "vector_chain", "vector_operand", "elements_256", "elements_4096")
-#: A probe for each kernel.
-KERNELS = {probe.kernel: probe.name for probe in PROBES}.values()
 
 
 def probes(*names):
@@ -50,7 +48,7 @@ def found(clock, names, start=None):
     return {one.name: one for one in estimates}, {fit.slope.probe: fit for fit in fits}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", {probe.kernel: probe.name for probe in PROBES}.values())
 def test_every_kernel_keeps_the_rules_on_data(name):
     """Nothing unwritten is read or returned, and no core reads what the other writes."""
     probe = BY_NAME[name]

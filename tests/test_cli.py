@@ -38,9 +38,6 @@ def arrays(here):
     return here
 
 
-FILES = ("--input", "x.npy", "--filter", "w.npy")
-
-
 def test_several_cases_in_one_table():
     result = done("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both", "--wide")
     for text in ("short", "N=3 C=130 W=2 S=2", "nkl_n1_c16_w512_s7", "identical to lnc 1", "all 130 channels", "pass"):
@@ -64,7 +61,7 @@ def test_a_wrong_result_is_status_1_and_no_file(arrays, monkeypatch):
         return done
 
     monkeypatch.setattr(verify, "run_depthwise_conv1d", wrong)
-    result = run("run", *FILES, "--out", "y.npy")
+    result = run("run", "--input", "x.npy", "--filter", "w.npy", "--out", "y.npy")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].startswith("WRONG: 1 of 1 checks failed: x.npy on 2 cores (fail: 1 wrong,")
     assert "1 wrong, worst n=0 c=3 q=5" in result.stdout

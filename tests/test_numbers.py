@@ -237,9 +237,6 @@ def test_a_state_of_nothing_but_zeros_is_refused_before_it_is_made(quickly):
 #: Arrays of so many elements that no text may hold them.
 A_ROW, IMAGE, A_VOLUME = (np.ones((2, 8, *[40] * axes), np.float16) for axes in (1, 2, 3))
 OF = {1: (A_ROW, (8, 8, 3)), 2: (IMAGE, (8, 8, 3, 3)), 3: (A_VOLUME, (8, 8, 3, 3, 3))}
-#: Characters of a text, at most.
-SHORT = 500
-
 PROBLEM = {"N": 1, "C": 2, "W": 9, "S": 3}
 
 
@@ -269,13 +266,10 @@ def misplaced():
     yield "toward-direction", partial(ConvProblem(**PROBLEM).toward, A_ROW), "direction=ndarray"
 
 
-MISPLACED = [pytest.param(call, words, id=name) for name, call, words in misplaced()]
-
-
 @pytest.mark.cover(50)
-@pytest.mark.parametrize(("call", "words"), MISPLACED)
+@pytest.mark.parametrize(("call", "words"), [pytest.param(call, words, id=name) for name, call, words in misplaced()])
 def test_an_array_is_no_other_argument(call, words):
     """Of a layout, name or dtype it once ended in NumPy's error about the truth of an array."""
     with pytest.raises(GeometryError if call.func is ConvProblem else DtypeError, match=words) as found:
         call()
-    assert len(str(found.value)) < SHORT
+    assert len(str(found.value)) < 500

@@ -271,9 +271,6 @@ def test_import_arrows_are_those_of_the_contract():
         assert "\n".join(lines) + "\n" in blocks("text", PAGES["docs/architecture.md"])
 
 
-ROWS = ROOT / "profiles" / "chains_modelled_trn2.csv"
-
-
 def test_each_chain_has_its_measured_row():
     every = [chain.name for chain in chains.chains()]
     assert len(set(every)) == len(every)
@@ -293,6 +290,6 @@ def test_a_pass_takes_the_time_of_its_bytes():
 
 def test_the_page_is_the_csv():
     text, begin, end = find_between(ROOT / "docs" / "fused.md", pages.MARKERS)
-    found = list(pages.kept_rows(ROWS).values())
+    found = list(pages.kept_rows(ROOT / "profiles" / "chains_modelled_trn2.csv").values())
     assert [row["chain"] for row in found] == [chain.name for chain in chains.chains()]
     assert text[begin:end] == pages.page(found)

@@ -31,8 +31,6 @@ X, W = integers(np.random.default_rng(0), PROBLEM)
 Y = np.zeros(PROBLEM.output_shape, np.float32)
 FP8 = ml_dtypes.float8_e4m3
 
-OWN = ("algorithm", "implicit_gemm")
-
 # arguments, message; a wrong argument alone: `test_rules_applied`
 REFUSED = [
     ({"img_ref": X[0]}, r"img_ref.shape=\(6, 8, 9\): must have 4 axes, \[N, C, H, W\] before in_perm"),
@@ -41,7 +39,7 @@ REFUSED = [
     ({"filter_ref": W[:3]}, "feature_group_count=2: must divide C=6 and K=3; use 1, 3"),
     ({"padding": ((-9, 0), (0, 0))}, r"P=-3: output height must be at least 1 \(H=8 \+ pad -9\+0, window 3"),
     ({"padding": ((0, 0), (0, -8))}, r"Q=0: output width must be at least 1 \(W=9 \+ pad 0\+-8, window 2"),
-    ({"config": (OWN, "x_bytes")}, "entry 0 is 'x_bytes', pass a pair"),
+    ({"config": (("algorithm", "implicit_gemm"), "x_bytes")}, "entry 0 is 'x_bytes', pass a pair"),
     ({"residual": Y, "out_perm": (0, 2, 3, 1)}, r"residual.shape=\(2, 4, 6, 8\): must be y's, as stored, \(2, 6, 8, 4"),
     ({"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.float8_e4m3fn)},
      "filter_ref.dtype=float8_e4m3fn: accepted are .*NKI's float8_e4m3 is another format"),

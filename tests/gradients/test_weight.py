@@ -278,13 +278,10 @@ def test_cores_do_not_change_bits(images):
     assert all(map(same_bits, one, two))
 
 
-DIAGONALS = (("rows", 2), ("columns", 5), ("down", 1), ("across", 1), ("side", 1), ("groups", 6))
-
-
 def test_diagonals_meet_once_a_pass():
     rng = np.random.default_rng(0)
     x, gy = (rng.standard_normal((20, 6, 10, 10)).astype(np.float32) for _ in range(2))
-    config = (*DIAGONALS, ("split", 1))
+    config = (("rows", 2), ("columns", 5), ("down", 1), ("across", 1), ("side", 1), ("groups", 6), ("split", 1))
     call = {"padding": ((1, 1), (1, 1)), "feature_group_count": 6, "algorithm": "diagonals", "config": config}
     run = execute(conv_weight_gradient[2], (x, gy, (6, 1, 3, 3)), call)
     assert [sum(one.op == "sendrecv" for one in program.instructions) for program in run.programs] == [1, 1]

@@ -261,7 +261,6 @@ def test_samples(name, mode, dtype, monkeypatch, plans):
     ours, theirs = FUNCTIONS[name]
     for one in entry(name).sample_inputs("cpu", dtype):
         tensors = [one.input, *(each for each in one.args if each is not None)]
-        print([each.shape for each in tensors], one.kwargs)
         check(*(functools.partial(f, **one.kwargs) for f in (ours, theirs)), tensors)
     for error in entry(name).error_inputs("cpu") if dtype in (torch.float32, torch.float64) else ():
         one = error.sample_input

@@ -120,7 +120,6 @@ def test_statistics_that_are_known():
 
 
 in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
-of_each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 #: What is given: arguments of `tensors`, what of the tensors is None, and the rest of the call.
@@ -151,7 +150,7 @@ def test_gradients(name, rank, call, look, mode):
 
 
 @pytest.mark.cover(4)
-@of_each_form
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_one_image(form, mode):
     x, w, bias, residual, *scales = form.tensors(2, "channel")
     y, *stats = several(form.ours(x, w, bias, residual, *scales))

@@ -141,9 +141,6 @@ def test_an_overflow_skips_a_step(monkeypatch):
     assert changed == [False, True]
 
 
-by_kernels = pytest.mark.parametrize("mode", ["simulate", "compare"], indirect=True)
-
-
 @pytest.fixture
 def launched(simulate, monkeypatch):
     """How often kernels for convolutions, and for gradients by filters, with biases' and without, are launched."""
@@ -159,7 +156,7 @@ def launched(simulate, monkeypatch):
 
 
 @pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("float16", "float16"), ("bfloat16", "float16")], ids=str)
-@by_kernels
+@pytest.mark.parametrize("mode", ["simulate", "compare"], indirect=True)
 def test_gradients_are_of_the_filters_dtype(dtypes, mode):
     of_x, of_w = (getattr(torch, one) for one in dtypes)
     (x, w, bias), wide = leaves_of((2, 3, 8, 8), (4, 3, 3, 3), (4,), most=31)
