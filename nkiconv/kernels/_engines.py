@@ -91,8 +91,8 @@ def pick_sum(ledger, elements, fast, in_psum=False):
 
 
 def pick_adder(ledger, elements):
-    """Vector, or Scalar if that would sooner have copied sums of `elements` a partition and GpSimd added a tensor to
-    the copy; books it there."""
+    """Vector, to add a tensor to sums of `elements` a partition as it evacuates them; or Scalar, if its copy and
+    GpSimd's addition to the copy end sooner. Books it there."""
     vector_work = START_WORK + elements * VECTOR_WORK
     copied, added = START_WORK + elements * SCALAR_WORK, GPSIMD_START_WORK + elements * GPSIMD_WORK
     if max(ledger.scalar + copied, ledger.gpsimd + added) < ledger.vector + vector_work:

@@ -149,8 +149,8 @@ def copy_out(dst, acc, bias, engine, maximum=False):
 
 
 def pick_reader(ledger, acc, epilogue, apart, strict):
-    """The engine that evacuates sums, by a Ledger: of a bias that takes its own instruction, Vector, or Scalar for
-    GpSimd to add it; otherwise the less loaded of Vector and Scalar if both can, else Scalar."""
+    """The engine that evacuates sums, by a Ledger. With a bias in an instruction of its own: Vector, or Scalar if
+    GpSimd adds the bias. Otherwise the less loaded of Vector and Scalar if both can, else Scalar."""
     elements = size_of(acc.shape[1:])
     if apart and (epilogue.residual != "" or epilogue.activation != ""):
         ledger.vector = ledger.vector + elements * VECTOR_WORK
