@@ -35,15 +35,6 @@ def text_files():
     return [path for path in candidates if path.is_file() and (path.suffix in TEXT_SUFFIXES or path.suffix == "")]
 
 
-def lines_matching(pattern, files):
-    """`file:line` of each line in which the pattern is found."""
-    found = []
-    for path in files:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found += [f"{path.relative_to(ROOT)}:{i}" for i, line in enumerate(lines, 1) if re.search(pattern, line)]
-    return found
-
-
 def pages():
     found = [*ROOT.glob("*.md"), *ROOT.glob("*.cff"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.*")]
     return [path for path in found if path.is_file()]
@@ -64,7 +55,11 @@ NOWHERE = {
 @pytest.mark.parametrize("what", NOWHERE)
 def test_no_line_has(what):
     files, pattern, remedy = NOWHERE[what]
-    assert lines_matching(pattern, files()) == [], remedy
+    found = []
+    for path in files():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [f"{path.relative_to(ROOT)}:{i}" for i, line in enumerate(lines, 1) if re.search(pattern, line)]
+    assert found == [], remedy
 
 
 def test_files_hold_one_idea():

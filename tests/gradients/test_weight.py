@@ -91,19 +91,12 @@ def test_a_pass_has_as_many_groups_as_fit():
     np.testing.assert_array_equal(dw, np.stack([(one * gy).sum(axis=(0, 2)) for one in taps], axis=1)[:, None])
 
 
-def large_first(positions):
-    """x of ones, and gy of ones behind one that swallows them where all are added to it one after the other."""
-    x = np.ones((1, 1, positions, PARTITIONS), ml_dtypes.bfloat16)
-    gy = x.copy()
-    gy[0, 0, 0, 0] = 2.0**32
-    return x, gy
-
-
 @pytest.mark.parametrize(("chain", "lost"), [(4, 4), (4096, 64)])
 def test_long_sums_lose_little(monkeypatch, chain, lost):
-    """A block a row: those of the large one's chain are lost, of others none is."""
+    """Of ones, with a block a row: those of the chain of a large one in front are lost, of others none is."""
     monkeypatch.setattr(blocks_schedule, "CHAIN", chain)
-    x, gy = large_first(64)
+    x, gy = (np.ones((1, 1, 64, PARTITIONS), ml_dtypes.bfloat16) for _ in range(2))
+    gy[0, 0, 0, 0] = 2.0**32
     config = (("rows", 1), ("columns", 1), ("split", 0))
     found = float(nkiconv.conv2d_weight(x, (1, 1, 1, 1), gy, algorithm="blocks", config=config)[0, 0, 0, 0])
     truth = 2.0**32 + gy.size - 1
