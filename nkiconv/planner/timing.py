@@ -47,7 +47,7 @@ class Traced:
     @functools.cached_property
     def us(self) -> float:
         """First DMA issue to last DMA done, modelled: the mean over `RANKED` phases of the grid."""
-        return phases(self.timed, RANKED).mean_us
+        return ranked_us(self.timed)
 
     @functools.cached_property
     def bound_by(self) -> str:
@@ -95,3 +95,8 @@ def phases(timed: Timed, most: int) -> Phases:
     while len(chosen) > max(1, most):
         chosen = chosen[::2]
     return phases_at(timed, chosen)
+
+
+def ranked_us(timed: Timed) -> float:
+    """The us that candidates are ranked by: the mean over `RANKED` phases of the throttle's grid."""
+    return phases(timed, RANKED).mean_us

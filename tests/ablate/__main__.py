@@ -26,6 +26,7 @@ from typing import Any
 from nkiconv import ConvProblem
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Config, Request
+from nkiconv.planner.timing import ranked_us
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -114,7 +115,7 @@ def ratio_of(plan: Plan, setting: str, value: Any) -> float | None:
     if operation.kernel_reason(plan.algorithm, operation.whole_shape(request, rates), config):
         return None
     args, kwargs = operation.arguments(request, plan.algorithm, config)
-    return in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), rates).us / plan.us
+    return ranked_us(in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), rates)) / plan.us
 
 
 def table_lines(held: Sequence[Held]) -> list[str]:

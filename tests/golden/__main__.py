@@ -6,9 +6,9 @@
                                 what moved, with the settings that the table has: schedules and kernels, not choices
 
 A row is a problem run by the bare kernel, by an estimate or by its plan: algorithm, settings, instructions, a
-hash of the instruction stream, modelled us at phase 0 on two cores. Two streams of one hash do the same: engines,
-operations, their settings, views, dtypes and order are in it, names and source lines are not. Nothing here ran on
-hardware.
+hash of the instruction stream, and the modelled us on two cores that plans are ranked by. Two streams of one hash do
+the same: engines, operations, their settings, views, dtypes and order are in it, names and source lines are not.
+Nothing here ran on hardware.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import nkiconv
 from nkiconv import ConvProblem, cases
 from nkiconv.planner.operations import operation_for, operation_of
 from nkiconv.planner.request import Request
+from nkiconv.planner.timing import ranked_us
 from nkiconv.simulator.launch import Execution, execute
 from nkiconv.simulator.memory import Region
 from nkiconv.simulator.profiling import in_time
@@ -120,7 +121,7 @@ def row_of(name: str, problem: ConvProblem, way: str, kept: Row | None = None) -
     args, kwargs = operation.arguments(request, algorithm, config)
     execution = execute(operation.kernel[2], args, kwargs, trace_only=True)
     count = len(execution.instructions)
-    rest = (stream_hash(execution), f"{in_time(execution, rates).us:.4f}") if count <= MOST else ("", "")
+    rest = (stream_hash(execution), f"{ranked_us(in_time(execution, rates)):.4f}") if count <= MOST else ("", "")
     return Row(name, way, algorithm or "", repr(config), str(count), *rest)
 
 
