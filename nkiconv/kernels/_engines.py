@@ -90,18 +90,6 @@ def pick_sum(ledger, elements, fast, in_psum=False):
     return book_least(ledger, **works)
 
 
-def pick_adder(ledger, elements):
-    """Vector, to add a tensor to sums of `elements` a partition as it evacuates them; or Scalar, if its copy and
-    GpSimd's addition to the copy end sooner. Books it there."""
-    vector_work = START_WORK + elements * VECTOR_WORK
-    copied, added = START_WORK + elements * SCALAR_WORK, GPSIMD_START_WORK + elements * GPSIMD_WORK
-    if max(ledger.scalar + copied, ledger.gpsimd + added) < ledger.vector + vector_work:
-        ledger.scalar, ledger.gpsimd = ledger.scalar + copied, ledger.gpsimd + added
-        return nisa.engine.scalar
-    ledger.vector = ledger.vector + vector_work
-    return nisa.engine.vector
-
-
 def pick_memset(ledger, elements):
     """As `pick`, between Vector and GpSimd for a memset."""
     gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK

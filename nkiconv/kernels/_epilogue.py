@@ -15,7 +15,7 @@ from ..schedules.options import Epilogue, adds_last, either_reads
 from ..schedules.tiles import require, size_of
 from ._arguments import refuse
 from ._dma import copy, load
-from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, pick, pick_adder
+from ._engines import SCALAR_WORK, VECTOR_WORK, Ledger, pick
 
 #: Functions of nki.isa.activation.
 FUNCTIONS = {
@@ -93,10 +93,8 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
     if isinstance(by, Ledger):
         engine = pick_reader(by, acc, epilogue, apart, strict)
         maximum = engine == nisa.engine.vector and steps == [None]
-        if apart and engine == nisa.engine.scalar:
-            adder = nisa.engine.gpsimd
     sums, last_op = acc, nl.multiply if epilogue.residual == "product" else nl.add
-    if engine == nisa.engine.scalar and (rest != None or (apart and adder != None)):
+    if rest != None and engine == nisa.engine.scalar:
         sums = scratch_of(y_sbuf, row)
         copy_out(sums, acc, fused, engine)
         fused = None
@@ -149,14 +147,12 @@ def copy_out(dst, acc, bias, engine, maximum=False):
 
 
 def pick_reader(ledger, acc, epilogue, apart, strict):
-    """The engine that evacuates sums, by a Ledger. With a bias in an instruction of its own: Vector, or Scalar if
-    GpSimd adds the bias. Otherwise the less loaded of Vector and Scalar if both can, else Scalar."""
+    """The engine that evacuates sums, by a Ledger: Vector if a bias takes its own instruction; otherwise the less
+    loaded of Vector and Scalar if both can, else Scalar."""
     elements = size_of(acc.shape[1:])
-    if apart and (epilogue.residual != "" or epilogue.activation != ""):
+    if apart:
         ledger.vector = ledger.vector + elements * VECTOR_WORK
         return nisa.engine.vector
-    if apart:
-        return pick_adder(ledger, elements)
     if either_reads(epilogue, strict):
         return pick(ledger, elements, False)
     ledger.scalar = ledger.scalar + elements * SCALAR_WORK
