@@ -40,7 +40,7 @@ from ..._engines import START_WORK, VECTOR_WORK, copy_balanced, is_16bit, pick
 from ..._masks import constant, keep_between, keep_equal
 from ..filter_feed import transpose_into, turn_forwards
 from ..regions import load_depthwise, load_filters, load_region
-from .prepared import load_planes_of_taps, sums_of_taps
+from .winograd import load_planes_of_taps, sums_of_taps
 
 
 def new_tile(geometry, block, dtype, whole=False):

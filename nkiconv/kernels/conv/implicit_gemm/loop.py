@@ -50,9 +50,10 @@ from ..regions import offset_at, store_regions
 from ..sums import elements_met, is_whole, multiply, sums_met, zero_sums
 from .filters import Filters, stationary_of_product
 from .fp8 import multiply_pair
+from .fp16x3 import Pairs, read_sums_out
 from .norms import Norms
-from .prepared import Frames, Pairs, read_pair_out, read_sums_out
 from .rows import Deferred, Pace, Rows, load_residual, regions_of_bank, store_transposed, whole_bank, window
+from .winograd import Frames, read_pair_out
 
 #: The part of an M tile's matmuls between which the next M tile's filters are transposed: loaded, and not needed yet.
 TRANSPOSE_FROM, TRANSPOSE_UNTIL = 0.45, 0.85

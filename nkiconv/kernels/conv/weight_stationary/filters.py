@@ -26,8 +26,9 @@ from ..._masks import constant, keep_between, keep_equal
 from ..._warm import warm_zeros
 from ..filter_feed import clear_tile, clear_words, tiles_in_turn, transposed_bank, turn_forwards
 from ..regions import load_filters, load_region
-from .packed_filters import PackedFilters, ToeplitzFilters, TransposedFilters
+from .packed_filters import PackedFilters
 from .results import Biases
+from .stacked_filters import ToeplitzFilters, TransposedFilters
 
 
 class PhaseFilters(nl.NKIObject):
