@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..simulator.timing.target import Target
+from .channel_pieces import parts_of
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule
 from .geometry import Geometry, filter_rows, is_transposed, num_phases, writes_rows
-from .moving_filters import num_transposes, parts_of
+from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
 from .pixel_tiles import PixelSchedule, blocks_of, load_parts, window_shape

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, hull, most_of, window_of
 from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
-from .moving_filters import FilterSchedule, all_places, comes_raw, own_piece, raw_bytes, way_of
+from .moving_filters import FilterSchedule, comes_raw, raw_bytes, way_of
 from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, Part, cut, cut_into, div_ceil, fits_sbuf, share, some_of

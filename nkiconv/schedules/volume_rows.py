@@ -13,10 +13,11 @@ from functools import lru_cache
 from itertools import product
 from math import gcd
 
+from .channel_pieces import Product, places_of, products_of
 from .cuts import Outputs, axis_elements, cut_planes, most_of, window_of
 from .geometry import Axis, Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
-from .moving_filters import FilterSchedule, Product, places_of, products_of, raw_bytes, way_of
+from .moving_filters import FilterSchedule, raw_bytes, way_of
 from .options import Options, norm_bytes
 from .regions import Register, register_of
 from .settings import WARM_UPS, Settings, count, less, more, warm_up

@@ -46,7 +46,8 @@ from ....schedules.pixel_tiles import PixelSchedule
 from ....schedules.volume_rows import RowSchedule
 from ..call import part_of_core
 from .depthwise import BlockCore
-from .pixels import PatchCore, PixelCore
+from .patches import PatchCore
+from .pixels import PixelCore
 from .rows import RowCore
 
 #: The loop of each kind of schedule.

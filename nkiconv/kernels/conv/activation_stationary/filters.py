@@ -12,8 +12,9 @@ import itertools
 from typing import Any
 
 from ...._nki import nl
+from ....schedules.channel_pieces import parts_of
 from ....schedules.geometry import filter_rows
-from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, parts_of, raw_block_bytes, raw_blocks
+from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_block_bytes, raw_blocks
 from ....schedules.tiles import BANK_BYTES, cut, whole_words
 from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...._nki import nisa, nl
+from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import Outputs, places_inside, window_of
 from ....schedules.geometry import span
-from ....schedules.moving_filters import parts_of
 from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
 from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
 from ..._engines import copy_balanced, new_ledger

@@ -1,4 +1,4 @@
-"""Rows of x and of residuals: loads, and what prepares x between matmuls; rows of results: their stores.
+"""Rows of x and of residuals: loads, and the pace of background work; rows of results: their stores.
 
 Results with channels side by side in HBM (NHWC): the Tensor Engine transposes them (DMA transposes loads).
 
