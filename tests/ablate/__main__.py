@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nkiconv import ConvProblem
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Config, Request
 from nkiconv.planner.timing import ranked_us
@@ -43,7 +42,7 @@ class Plan:
     """A plan of the golden table."""
 
     name: str
-    problem: ConvProblem
+    request: Request
     algorithm: str
     config: tuple[tuple[str, Any], ...]
     us: float
@@ -90,11 +89,11 @@ def plans(only: str) -> list[Plan]:
     """Timed plans of the golden table that have settings, of algorithms whose name contains `only`."""
     table = runpy.run_path(str(Path(__file__).resolve().parents[1] / "golden" / "__main__.py"))
     rows, found = table["read"](), []
-    for name, problem in table["problems"]():
+    for name, request in table["requests"]():
         row = rows[name, "timed"]
         if row.us and only in row.algorithm and int(row.instructions) <= MOST:
             config = ast.literal_eval(row.config) or ()
-            found.append(Plan(name, problem, row.algorithm, config, float(row.us)))
+            found.append(Plan(name, request, row.algorithm, config, float(row.us)))
     return found
 
 
@@ -109,8 +108,7 @@ def held_values(every: Sequence[Plan]) -> dict[tuple[str, str], Any]:
 
 def ratio_of(plan: Plan, setting: str, value: Any) -> float | None:
     """us of a plan with another value of a setting over its own; None where the kernel refuses it."""
-    request, rates = Request(problem=plan.problem), Rates()
-    operation = operation_for(request)
+    request, rates, operation = plan.request, Rates(), operation_for(plan.request)
     config: Config = tuple((name, value if name == setting else own) for name, own in plan.config)
     if operation.kernel_reason(plan.algorithm, operation.whole_shape(request, rates), config):
         return None

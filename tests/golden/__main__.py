@@ -30,7 +30,7 @@ from pathlib import Path
 import nkiconv
 from nkiconv import ConvProblem, cases
 from nkiconv.planner.operations import operation_for, operation_of
-from nkiconv.planner.request import Request
+from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.timing import ranked_us
 from nkiconv.simulator.launch import Execution, execute
 from nkiconv.simulator.memory import Region
@@ -47,6 +47,27 @@ TABLE = Path(__file__).parent / "golden.csv"
 WAYS = ("default", "estimate", "timed")
 #: Random problems of each operation beside the named cases, and their seed.
 RANDOM, SEED = {"depthwise_conv1d": 150, "conv2d": 150, "conv3d": 40, "conv_transpose": 30}, 19
+_PATCHES = ConvProblem(N=8, C=3, H=224, W=224, K=768, R=16, S=16, stride=(16, 16))
+_IMAGE = ConvProblem(N=4, C=64, H=56, W=56, K=64, R=3, S=3, padding=((1, 1), (1, 1)))
+_POINTS = ConvProblem(N=4, C=256, H=28, W=28, K=256, S=1)
+_DEPTHWISE = ConvProblem(N=2, C=192, H=28, W=28, groups=192, R=7, S=7, padding=((3, 3), (3, 3)))
+_VIDEO = ConvProblem(N=1, C=96, D=4, H=60, W=104, K=96, T=3, R=3, S=3, padding=((2, 0), (1, 1), (1, 1)))
+_ROWS = ConvProblem(N=1, C=4096, W=2048, S=4, groups=4096, padding=((0, 0), (3, 0)))
+_RGB = ConvProblem(N=1, C=3, H=256, W=256, K=128, R=3, S=3, padding=((1, 1), (1, 1)), layout="NHWC")
+#: Biases, which no named case has, `activation_stationary` of few channels, and gradients of patch embeddings.
+OTHERS = {
+    "3x3 bias": Request(problem=_IMAGE, asked=Asked(bias=True)),
+    "depthwise 7x7 bias": Request(problem=_DEPTHWISE, asked=Asked(bias=True)),
+    "video 96 bias": Request(problem=_VIDEO, asked=Asked(bias=True)),
+    "depthwise rows bias silu": Request(problem=_ROWS, asked=Asked(bias=True, activation="silu")),
+    "3x3 wgrad bias": Request(problem=_IMAGE.toward("wgrad"), asked=Asked(bias=True)),
+    "1x1 wgrad bias": Request(problem=_POINTS.toward("wgrad"), asked=Asked(bias=True)),
+    "rgb NHWC": Request(problem=_RGB),
+    "patches dgrad NCHW": Request(problem=_PATCHES.toward("dgrad")),
+    "patches dgrad NHWC": Request(problem=_PATCHES.replace(layout="NHWC").toward("dgrad")),
+    "patches wgrad NCHW": Request(problem=_PATCHES.toward("wgrad")),
+    "patches wgrad NHWC": Request(problem=_PATCHES.replace(layout="NHWC").toward("wgrad")),
+}
 #: Instructions of a kernel, all cores, from which its row has none of the rest: it is not traced.
 MOST = 100_000
 #: How much longer than in the table a row may take.
@@ -69,6 +90,13 @@ class Row:
     def key(self) -> tuple[str, str]:
         """What a row is found by."""
         return self.problem, self.way
+
+
+def requests() -> Iterator[tuple[str, Request]]:
+    """`OTHERS` and plain calls of `problems`."""
+    for name, problem in problems():
+        yield name, Request(problem=problem)
+    yield from OTHERS.items()
 
 
 def problems() -> Iterator[tuple[str, ConvProblem]]:
@@ -106,15 +134,15 @@ def stream_hash(execution: Execution) -> str:
     return found.hexdigest()[:16]
 
 
-def row_of(name: str, problem: ConvProblem, way: str, kept: Row | None = None) -> Row:
-    """A problem run by one of WAYS, or with the algorithm and settings of a kept row."""
-    request = Request(problem=problem)
+def row_of(name: str, request: Request, way: str, kept: Row | None = None) -> Row:
+    """A request run by one of WAYS, or with the algorithm and settings of a kept row."""
     operation, rates = operation_for(request), Rates()
     algorithm, config = None, None
     if kept is not None:
         algorithm, config = kept.algorithm or None, ast.literal_eval(kept.config)
     elif way == "timed":
-        plan = nkiconv.plan(problem, robust="off", use_cache=False)
+        asked = {name: value for name, value in vars(request.asked).items() if value != getattr(Asked(), name)}
+        plan = nkiconv.plan(request.problem, robust="off", use_cache=False, **asked)
         algorithm, config = plan.algorithm, plan.config
     elif way == "estimate":
         algorithm, config = operation.choice(request, operation.shape(request, rates))
@@ -176,8 +204,8 @@ def main() -> int:
         parser.error("--write: chooses all rows anew; drop --way, --only, --kept and --algorithm")
     table = read()
     given = [
-        (name, problem, way, table.get((name, way)) if asked.kept else None)
-        for name, problem in problems()
+        (name, request, way, table.get((name, way)) if asked.kept else None)
+        for name, request in requests()
         for way in asked.way or WAYS
         if asked.only in name and (not asked.algorithm or asked.algorithm in table[name, way].algorithm)
     ]
