@@ -125,34 +125,10 @@ def convert(
     """
     from . import packing  # which records a run of a converted model
 
-    if not isinstance(model, torch.nn.Module):
-        raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
-    errors: list[NkiconvError] = []
-    if filter is not None and not callable(filter):
-        errors.append(
-            UnsupportedError(f"filter={shown(filter)}: must be None or a function of (name, module); pass one")
-        )
-    if example_inputs is not None and not isinstance(example_inputs, (tuple, list, Mapping)):
-        kind = type(example_inputs).__name__
-        text = f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)"
-        errors.append(DtypeError(text))
-    errors += packing.violations(pack_filters, example_inputs)
-    errors += refused(UnsupportedError, rules.flag("fuse", fuse), rules.flag("polyphase", polyphase))
-    if polyphase is True and fuse is False:
-        errors.append(UnsupportedError("polyphase=True: is of what fuse=True finds; pass both"))
-    if fuse is True and pack_filters is not None:
-        errors.append(UnsupportedError("fuse=True: does not go with pack_filters; pass one of them"))
-    for argument, wanted in (("fold_batchnorm=True", fold_batchnorm), ("pack_filters='frozen'", pack_filters)):
-        errors += batchnorm.violations(model, argument) if wanted else ()
-    raise_all("convert cannot run this call", errors)
+    own: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
+    raise_all("convert cannot run this call", list(_refused(model, filter, pack_filters, example_inputs, own)))
     modes.wants_strict_nonfinite(strict_nonfinite)
-    options: dict[str, Any] = {
-        "fold_batchnorm": fold_batchnorm,
-        "fuse": fuse,
-        "polyphase": polyphase,
-        "causal_conv1d": causal_conv1d,
-        "functional": functional,
-    }
+    options = {**own, "causal_conv1d": causal_conv1d, "functional": functional}
     if pack_filters:
         copied(model, "convert it before that (FSDP2's fully_shard keeps frozen filters), or pass pack_filters=None")
     share = None
@@ -172,14 +148,7 @@ def convert(
         found = fusion.find(model, swapped, plain, folds, causal_conv1d, strict_nonfinite, copied, polyphase)
         entries = tuple(dataclasses.replace(one, epilogue=str(found.epilogues.get(one.name, ""))) for one in entries)
     target = model if inplace else copied(model)
-    for name in swapped:
-        _swap(target.get_submodule(name), name, strict_nonfinite)
-    for entry in entries:
-        if entry.function == CALLED:
-            vars(target.get_submodule(entry.name))[STRICT] = strict_nonfinite
-            change_class(target.get_submodule(entry.name), intercepted)
-        elif entry.reason == FILTERED and functional:
-            change_class(target.get_submodule(entry.name), left_out)
+    _swap_all(target, entries, functional, strict_nonfinite)
     for fold in folds:
         if fold.folded:
             batchnorm.fold(target, fold)
@@ -206,6 +175,45 @@ def convert(
     return Report(
         target, entries, folds, installation, functional, share, norms, found.layers, found.blocks, found.doublings
     )
+
+
+def _refused(
+    model: Any, filter: Any, pack_filters: Any, example_inputs: Any, own: dict[str, Any]
+) -> Iterator[NkiconvError]:
+    """Errors of arguments; own: fold_batchnorm, fuse and polyphase by name."""
+    from . import packing
+
+    if not isinstance(model, torch.nn.Module):
+        raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
+    if filter is not None and not callable(filter):
+        yield UnsupportedError(f"filter={shown(filter)}: must be None or a function of (name, module); pass one")
+    if example_inputs is not None and not isinstance(example_inputs, (tuple, list, Mapping)):
+        kind = type(example_inputs).__name__
+        yield DtypeError(f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)")
+    yield from packing.violations(pack_filters, example_inputs)
+    yield from refused(UnsupportedError, *(rules.flag(name, own[name]) for name in ("fuse", "polyphase")))
+    if own["polyphase"] is True and own["fuse"] is False:
+        yield UnsupportedError("polyphase=True: is of what fuse=True finds; pass both")
+    if own["fuse"] is True and pack_filters is not None:
+        yield UnsupportedError("fuse=True: does not go with pack_filters; pass one of them")
+    evals = {"fold_batchnorm=True": own["fold_batchnorm"], "pack_filters='frozen'": pack_filters}
+    for argument, wanted in evals.items():
+        yield from batchnorm.violations(model, argument) if wanted else ()
+
+
+def _swap_all(
+    target: torch.nn.Module, entries: tuple[Entry, ...], functional: bool, strict_nonfinite: bool | None
+) -> None:
+    """Give convolutions the classes that their entries say."""
+    for entry in entries:
+        module = target.get_submodule(entry.name)
+        if entry.swapped:
+            _swap(module, entry.name, strict_nonfinite)
+        elif entry.function == CALLED:
+            vars(module)[STRICT] = strict_nonfinite
+            change_class(module, intercepted)
+        elif entry.reason == FILTERED and functional:
+            change_class(module, left_out)
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:

@@ -367,21 +367,11 @@ def plan_model(
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))
         names = tuple(dict.fromkeys(layers))
         convolved = _in_layout(convolved, layout)
-        operation = "depthwise_conv1d" if convolved.splits or convolved.mixer else convolved.operation
-        request = Request(problem=convolved.problem, lnc=lnc, asked=convolved.asked, operation=operation)
+        how = {"wide": wide, "use_cache": use_cache, "quick": quick}
         try:
-            if convolved.hidden:
-                plan = plan_mlp(request, convolved.hidden, convolved.x_norm)
-            elif convolved.mixer:
-                plan = plan_b2b(request, convolved.mixer)
-            elif convolved.splits:
-                plan = plan_split(request, convolved.splits, convolved.tokens_first)
-            else:
-                plan = answer(request, wide=wide, use_cache=use_cache, advance=told, quick=quick)
+            rows.append(Row(convolved, names, len(layers), _plan_of(convolved, lnc, told, how)))
         except UnsupportedError as error:
             rows.append(Row(convolved, names, len(layers), None, str(error)))
-        else:
-            rows.append(Row(convolved, names, len(layers), plan))
     rows.sort(key=lambda row: -row.us)
     kept, uncalled = kept_of(found, functional), _uncalled(found)
     each = {row.convolved: row.instructions // row.calls for row in rows}
@@ -394,6 +384,19 @@ def plan_model(
         tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls,
         advice=said, fusing=fusing, statistics=rows_of(found.statistics, lnc), mode=mode,
     )  # fmt: skip
+
+
+def _plan_of(convolved: Convolved, lnc: int, advance: Advance, how: dict[str, bool]) -> Plan:
+    """The plan of a convolution, or of the block of which it is a part; how: options of `answer`."""
+    operation = "depthwise_conv1d" if convolved.splits or convolved.mixer else convolved.operation
+    request = Request(problem=convolved.problem, lnc=lnc, asked=convolved.asked, operation=operation)
+    if convolved.hidden:
+        return plan_mlp(request, convolved.hidden, convolved.x_norm)
+    if convolved.mixer:
+        return plan_b2b(request, convolved.mixer)
+    if convolved.splits:
+        return plan_split(request, convolved.splits, convolved.tokens_first)
+    return answer(request, advance=advance, **how)
 
 
 def _in_layout(convolved: Convolved, layout: str | None) -> Convolved:

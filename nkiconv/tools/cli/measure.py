@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Where measured rows go unless --append says otherwise.
 OUT = Path("measured_trn2.csv")
+#: How a refusal begins.
+CANNOT = "nkiconv bench cannot run this call"
 #: Least rounds, so that each of the four variants has been first.
 MIN_ROUNDS = 4
 
@@ -120,51 +122,27 @@ def command(
             "--layout": None if suite == "deepbench" and against is None else layout,
             "--rounds": rounds, "--algorithm": algorithm, "--append": append, "--timing-speed": timing_speed,
         }  # fmt: skip
-        raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
+        raise_all(CANNOT, list(_beside_suite(suite, given)))
         files = Files(csv, readme, plot, force)
         if against is not None:
             bench_against(suite, against, only, lnc, tuned, check, files, as_json)
             return
-        raise_all("nkiconv bench cannot run this call", list(_without("--against", "PATH", {"--check": check})))
+        raise_all(CANNOT, list(_without("--against", "PATH", {"--check": check})))
         if suite == "deepbench":
             bench_deepbench(only, layout, lnc, tuned, files, as_json)
         else:
             bench_suite(suite, only, lnc, tuned, files, as_json)
         return
-    raise_all(
-        "nkiconv bench cannot run this call",
-        list(
-            _without(
-                "--suite",
-                "depthwise",
-                {
-                    "--against": against,
-                    "--check": check,
-                    "--only": only,
-                    "--csv": csv,
-                    "--force": force,
-                    "--readme": readme,
-                    "--plot": plot,
-                    "--tuned": tuned,
-                },
-            )
-        ),
-    )
+    of_suite = {"--against": against, "--check": check, "--only": only, "--csv": csv, "--force": force}
+    of_suite |= {"--readme": readme, "--plot": plot, "--tuned": tuned}
+    raise_all(CANNOT, list(_without("--suite", "depthwise", of_suite)))
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
-    raise_all(
-        "nkiconv bench cannot run this call", list(_contradictions(names or [], where, rounds, append, timing_speed))
-    )
+    raise_all(CANNOT, list(_contradictions(names or [], where, rounds, append, timing_speed)))
     chosen = named_cases(names, layout)
     known = None if dtype is None else str(dtype_name(dtype))
     profiles = importlib.import_module("nkiconv.tools.suites.profiles")
-    raise_all(
-        "nkiconv bench cannot run these cases",
-        [
-            error
-            for case in chosen
-            for error in profiles.case_violations(case, algorithm, lnc, known, precision=precision)
-        ],
-    )
+    each = (profiles.case_violations(case, algorithm, lnc, known, precision=precision) for case in chosen)
+    raise_all("nkiconv bench cannot run these cases", [error for errors in each for error in errors])
     how = How(known, precision, lnc, algorithm)
     if where is Target.model:
         said = "" if target else f"there is no {DEVICE} here, so this is modelled; --target trn2 measures"

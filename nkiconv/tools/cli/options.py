@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -34,8 +34,20 @@ Constants = Annotated[
     list[str] | None,
     typer.Option("--constant", metavar="NAME=VALUE", help="A modelling constant instead of trn2.toml's; repeatable."),
 ]
+Arg = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Of a kernel: a Python literal or nl.NAME; repeatable."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Let files be overwritten.")]
 Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
+
+
+_Options = TypeVar("_Options")
+
+
+def typed(kind: type[_Options], arguments: dict[str, Any]) -> _Options:
+    """A dataclass of options, from all arguments of a command by name."""
+    return kind(**{one.name: arguments[one.name] for one in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
 
 def named_cases(names: list[str] | None, layout: str | None, direction: str = "forward") -> list[Case]:

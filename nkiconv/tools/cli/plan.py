@@ -16,7 +16,7 @@ from ...errors import raise_all
 from ...problem import dtype_name
 from . import shapes
 from .grid import Grid
-from .options import Constants, Direction, Dtype, Fresh, Layout, Lnc, NoNames, Precision, read_constants
+from .options import Constants, Direction, Dtype, Fresh, Layout, Lnc, NoNames, Precision, read_constants, typed
 from .shell import JsonOption, console, notes, of_case, plain_warnings, print_json, prints_tables, progress
 from .show import kind
 
@@ -72,12 +72,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         no_cache: Fresh = False,
         as_json: JsonOption = False,
     ) -> None:
-        shape = shapes.Shape(
-            N=N, C=C,
-            D=D, H=H, W=W, K=K,
-            T=T, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
-            lhs_dilation=lhs_dilation, transposed=transposed, output_padding=output_padding,
-        )  # fmt: skip
+        shape = typed(shapes.Shape, locals())
         named = [*(names or []), *(() if suite is None else cases.names(suite))]
         chosen = shapes.chosen_cases(named, shape, dtype, layout, direction)
         known = None if dtype is None else dtype_name(dtype)

@@ -23,6 +23,7 @@ from . import shapes
 from .kernels import KernelCall, is_kernel, keywords, unnamed
 from .options import (
     Algorithm,
+    Arg,
     Constants,
     Direction,
     Dtype,
@@ -33,6 +34,7 @@ from .options import (
     Precision,
     named_cases,
     read_constants,
+    typed,
 )
 from .paths import unwritable
 from .profile_grid import moved_grid, profiles_grid
@@ -63,10 +65,7 @@ def command(
         list[str] | None,
         typer.Option(metavar="SHAPE:DTYPE|FILE", help="Of a kernel, in order: 1x512x5000:bf16, or .npy; repeatable."),
     ] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of a kernel: a Python literal or nl.NAME; repeatable."),
-    ] = None,
+    arg: Arg = None,
     N: shapes.N = None,
     C: shapes.C = None,
     D: shapes.D = None,
@@ -97,25 +96,15 @@ def command(
 
     A model of the NeuronCore, not a measurement.
     """
-    shape = shapes.Shape(
-        N=N, C=C,
-            D=D, H=H, W=W, K=K,
-            T=T, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
-        lhs_dilation=lhs_dilation, transposed=transposed, output_padding=output_padding,
-    )  # fmt: skip
+    shape = typed(shapes.Shape, locals())
     named = names or []
     raise_all("nkiconv profile cannot run this call", list(unnamed(named)))
     kernels = [name for name in (*named, against or "") if is_kernel(name)]
     calls = {name: KernelCall(name, tuple(input or ()), tuple(arg or ()), lnc) for name in kernels}
     kinds = Kinds(dtype, precision, layout, algorithm)
-    raise_all(
-        "nkiconv profile cannot run this call",
-        [
-            *_contradictions(named, trace, plot, force),
-            *_of_kernels(named, kernels, input, arg, against, kinds),
-            *(error for one in calls.values() for error in one.violations()),
-        ],
-    )
+    wrong = [*_contradictions(named, trace, plot, force), *_of_kernels(named, kernels, input, arg, against, kinds)]
+    wrong += [error for one in calls.values() for error in one.violations()]
+    raise_all("nkiconv profile cannot run this call", wrong)
     found = [name for name in named if name in calls]
     targets: list[Target] = [calls[name] for name in found]
     if len(found) < len(named) or not found or shape.given:

@@ -19,7 +19,7 @@ from ...rules import ACTIVATIONS
 from .file_options import OPERATIONS, FileOptions
 from .file_work import Written, file_work
 from .kernels import KernelCall, is_kernel, unnamed
-from .options import Algorithm, NoNames, Precision, named_cases
+from .options import Algorithm, Arg, NoNames, Precision, named_cases, typed
 from .shell import CHECK_FAILED, JsonOption, asked, console, notes, print_json, prints_tables, progress, say
 from .show import REPORT_NOTES, report_grid, show_verdict, verdict
 from .work import Work
@@ -55,10 +55,7 @@ def command(
             "or random data, as in 1x512x5000:bf16; repeatable.",
         ),
     ] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of a kernel: a Python literal or nl.NAME; repeatable."),
-    ] = None,
+    arg: Arg = None,
     filter: Annotated[str | None, _file(r"w: \[C, S], \[K, C/groups, S] or \[K, C/groups, R, S].")] = None,
     bias: Annotated[str | None, _file(r"\[K].")] = None,
     residual: Annotated[str | None, _file("Added to the sums; shape of y.")] = None,
@@ -114,27 +111,9 @@ def command(
     Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
     Exit status 1 if a result is wrong, or a kernel breaks a rule of NKI.
     """
-    raise_all("nkiconv run cannot run this", list(unnamed(names or [])))
     kernels = [name for name in names or [] if is_kernel(name)]
-    first = input[0] if input else None
-    options = FileOptions(
-        input=None if kernels else first,
-        filter=filter,
-        bias=bias,
-        residual=residual,
-        residual_position=residual_position,
-        activation=activation,
-        out=out,
-        force=force,
-        dtype=dtype,
-        operation=operation,
-        groups=groups,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        lhs_dilation=lhs_dilation,
-        filter_layout=filter_layout,
-    )
+    options = typed(FileOptions, {**locals(), "input": input[0] if input and not kernels else None})
+    raise_all("nkiconv run cannot run this", list(unnamed(names or [])))
     if kernels:
         others = {"--layout": layout, "--precision": precision, "--algorithm": algorithm}
         refused = [*_of_one_kernel(names or [], options, others, strict_nonfinite, channels)]

@@ -6,6 +6,7 @@ are groups; the kernel always runs all. The report says how many were checked.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,32 +74,19 @@ def verify_conv(
     runs: list[KernelRun] = []
     for lnc in degrees:
         advance(f"running {name} on {lnc} core{'s' if lnc > 1 else ''}", None)
-        run = run_conv(
-            x,
-            w,
-            problem,
-            filter_layout=filter_layout,
-            lnc=lnc,
-            epilogue=epilogue,
-            algorithm=algorithm,
-            config=settings,
-        )
-        runs.append(run)
+        how: dict[str, Any] = {"filter_layout": filter_layout, "algorithm": algorithm, "config": settings}
+        runs.append(run_conv(x, w, problem, lnc=lnc, epilogue=epilogue, **how))
     first, canonical = runs[0].y, w if filter_layout is None else w.transpose(FILTER_PERMS[filter_layout])
     equal, canonical = as_plain(problem, canonical)
 
-    def told(share: float) -> None:
-        advance(f"checking {name}", share)
-
     def compared(y: AnyArray) -> Comparison:
+        told = functools.partial(advance, f"checking {name}")
         return compare_channels(y, x, canonical, equal, chosen, **extra, told=told)
 
-    comparison = compared(first)
-    reports = []
+    comparison, counted, reports = compared(first), CHOICE.provider != "aws", []
     for lnc, run in zip(degrees, runs, strict=True):
         identical = None if run is runs[0] else run.y.tobytes() == first.tobytes()
         other = comparison if identical is not False else compared(run.y)
-        counted = CHOICE.provider != "aws"
         reports.append(
             Report(
                 name=name,
