@@ -75,7 +75,8 @@ def depthwise_conv1d(
         padding: zeros on both sides; (left, right), negative crops; "valid": none; "causal": window - 1 on the left;
             "same": Q = ceil(W / stride), the odd zero on the right.
         layout: "NCW", or "NWC": x and y are token-major, [N, W, C] and [N, Q, C], as `causal_conv1d_split` has them:
-            padding "causal", at most 16 taps, bias, activation and states, which are [N, C, window - 1] as ever.
+            padding "causal", at most 16 taps, bias, activation, chunks and states, which are [N, C, window - 1] as
+            ever.
         bias: [C]; bf16, fp16 or fp32.
         activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; as torch defines it.
         residual: [N, C, Q]; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or "post_activation",
@@ -84,7 +85,7 @@ def depthwise_conv1d(
         initial_state: [N, C, window - 1], x's dtype: the inputs before the rows, in place of the zeros of the left
             padding, which must have that width (padding="causal"); stride and lhs_dilation 1.
         return_final_state: also return the initial_state of the rows' next piece.
-        chunks: None, or the kinds of the chunks of C channels in x [N, chunks * C, W], in order: x the input, B a
+        chunks: None, or the kinds of the chunks of C channels in x's chunks * C channels, in order: x the input, B a
             factor of it, G a factor through a sigmoid, C a factor of y. "BCx": y = C * act(conv(B * x) + bias), as in
             `gated_short_conv`; "xG": conv(x * sigmoid(G)), as in `glu_conv1d`. The product is rounded to x's dtype, the
             padding stays zero, and states hold products; with C, Q must be W, and there is no residual.

@@ -10,6 +10,8 @@ from ..errors import LayoutError, refuse
 from ..integers import takes_ints
 from ..planner.request import Config
 from ..reference import AnyArray
+from ..schedules.split import LAYOUTS
+from .calls import shape_of
 from .depthwise_conv1d import depthwise_conv1d
 
 
@@ -19,6 +21,7 @@ def gated_short_conv(
     w: AnyArray,
     *,
     order: str = "BCx",
+    layout: str = "NCW",
     bias: AnyArray | None = None,
     initial_state: AnyArray | None = None,
     return_final_state: bool = False,
@@ -35,22 +38,27 @@ def gated_short_conv(
         bcx: [N, 3 * D, W], chunks of D channels in `order`, as a projection gives them; bf16 (ml_dtypes), fp16 or fp32.
         w: [D, S]; as in `depthwise_conv1d`.
         order: of the chunks: "BCx" as transformers' Lfm2ShortConv has them, or another.
+        layout: "NCW", or "NWC": bcx and y are token-major, [N, W, 3 * D] and [N, W, D], as projections give and take
+            them, and nothing is transposed; at most 16 taps, out_dtype, algorithm and config None. One token, W = 1, is
+            the same memory in both layouts and runs as "NCW".
         bias: [D]. initial_state: [N, D, S - 1], bcx's dtype, the last S - 1 elements of B * x before these, as
             transformers' cache has them (whose S columns are one more, the oldest); None: zeros.
         return_final_state: also return the next initial_state.
         out_dtype: of y; None: bcx's. lnc, algorithm, config: as in `depthwise_conv1d`.
 
-    Returns: [N, D, W]; with return_final_state the pair of it and [N, D, S - 1], bcx's dtype. B * x is rounded once to
-        bcx's dtype; sums, bias and the product with C are fp32, rounded once. NaN or Inf in B or x may reach other
-        channels and tokens of its tile, at most 128 outputs for each that the definition spoils, but with
+    Returns: [N, D, W], or [N, W, D]; with return_final_state the pair of it and [N, D, S - 1], bcx's dtype. B * x is
+        rounded once to bcx's dtype; sums, bias and the product with C are fp32, rounded once. NaN or Inf in B or x may
+        reach other channels and tokens of its tile, at most 128 outputs for each that the definition spoils, but with
         algorithm="vector"; in C it reaches its own element alone.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    refuse(LayoutError, rules.accepted("order", order, ORDERS))
-    return depthwise_conv1d(
-        bcx,
+    refuse(LayoutError, rules.accepted("order", order, ORDERS), rules.layout("layout", layout, LAYOUTS))
+    is_token = layout == "NWC" and len(shape_of(bcx)) == 3 and bcx.shape[1] == 1
+    found = depthwise_conv1d(
+        bcx.swapaxes(1, 2) if is_token else bcx,
         w,
+        layout="NCW" if is_token else layout,
         chunks=order,
         padding="causal",
         bias=bias,
@@ -61,6 +69,9 @@ def gated_short_conv(
         algorithm=algorithm,
         config=config,
     )
+    if not is_token:
+        return found
+    return (found[0].swapaxes(1, 2), found[1]) if return_final_state else found.swapaxes(1, 2)
 
 
 @takes_ints

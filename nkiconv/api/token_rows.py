@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import rules
-from ..errors import LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, shown
+from ..errors import LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused, shown
 from ..schedules.split import LAYOUTS, TAPS_MAX
 from .calls import shape_of
 from .causal_conv1d_split import causal_conv1d_split
@@ -13,7 +13,7 @@ from .causal_conv1d_split import causal_conv1d_split
 #: Arguments that a call must leave at their default.
 _LEFT: dict[str, Any] = {
     **dict.fromkeys(("stride", "dilation", "lhs_dilation"), 1),
-    **dict.fromkeys(("residual", "out_dtype", "chunks", "algorithm", "config", "x_scale", "x_shift", "x_activation")),
+    **dict.fromkeys(("residual", "out_dtype", "algorithm", "config", "x_scale", "x_shift", "x_activation")),
     **dict.fromkeys(("strict_nonfinite", "flipped"), False),
 }
 _INSTEAD = "use layout='NCW', or conv1d of this layout with groups"
@@ -28,6 +28,7 @@ def convolved_tokens(
     activation: Any,
     return_final_state: Any,
     residual_position: Any,
+    chunks: Any,
     **more: Any,
 ) -> Any:
     """y, and the state if asked for; arguments and errors are those of `depthwise_conv1d`."""
@@ -42,14 +43,16 @@ def convolved_tokens(
     of_x, of_w = shape_of(x) or (0,), shape_of(w)
     if len(of_w) == 2 and of_w[1] > TAPS_MAX:
         wrong.append(UnsupportedError(f"layout={layout!r}, S={of_w[1]}: must be at most {TAPS_MAX} taps; {_INSTEAD}"))
+    wrong += refused(LayoutError, rules.chunks(chunks))
     raise_all("depthwise_conv1d cannot run this call", wrong)
     asked = {name: value for name, value in more.items() if name not in _LEFT}
     found = causal_conv1d_split(
         x,
         w,
-        splits=((1, of_x[-1], False),),
+        splits=((1, max(1, of_x[-1] // len(chunks or "x")), False),),
         activation=activation,
         layout=layout,
+        chunks=chunks,
         return_final_state=return_final_state,
         **asked,
     )

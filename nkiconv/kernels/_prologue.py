@@ -210,10 +210,9 @@ def load_region_of_x(tile, operands, first, pattern, offset, framed):
 
 
 def load_tokens(dst, x_hbm, strides, offset):
-    """Load channels of token-major x into a view [channels, tokens] of SBUF; strides: x's along tokens and channels;
-    channels are neighbours."""
-    into = dst.expand_dim(1).expand_dim(1)
-    load_transposed(into, x_hbm, (strides[1], 0, 0, strides[0]), offset, False, None)
+    """Load channels of token-major x into a view [channels, tiles, tokens] of SBUF; strides: x's along tokens, tiles
+    and channels; channels are neighbours."""
+    load_transposed(dst.expand_dim(2), x_hbm, (strides[2], strides[1], 0, strides[0]), offset, False, None)
 
 
 @dataclass

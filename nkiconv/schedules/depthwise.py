@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..axis import Axis
 from ..simulator.timing.target import Target
 from .options import NO_PROLOGUE, NUMBERS_BYTES, PROLOGUE_ARGUMENTS, Epilogue, Prologue
 from .settings import SHARDS
 from .tiles import PARTS, div_ceil, share
+
+if TYPE_CHECKING:
+    from .split import SplitGeometry
 
 #: Elements a partition of one product of x and its gate.
 GATED_ELEMENTS = 1024
@@ -72,12 +76,12 @@ class Options:
     strict_nonfinite: bool
 
 
-def chunk_start(geometry: RowGeometry, chunk: str) -> int:
+def chunk_start(geometry: RowGeometry | SplitGeometry, chunk: str) -> int:
     """Elements of x as stored before a chunk of its channels."""
     return geometry.chunks.index(chunk) * geometry.C * geometry.x_c
 
 
-def gate_of(geometry: RowGeometry) -> str:
+def gate_of(geometry: RowGeometry | SplitGeometry) -> str:
     """The chunk that the input is multiplied by as it arrives, "B" or "G"; "" without one."""
     return next((chunk for chunk in geometry.chunks if chunk in "BG"), "")
 

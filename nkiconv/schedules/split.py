@@ -63,6 +63,13 @@ def taps_unsupported(S: int) -> str:
     return "" if S <= TAPS_MAX else f"S={S}: must be at most {TAPS_MAX} taps; use depthwise_conv1d, which takes more"
 
 
+def chunks_unsupported(chunks: str | None, layout: str) -> str:
+    """Why chunks of x's channels do not go with a layout; "" if they do."""
+    if chunks is None or layout == "NWC":
+        return ""
+    return f"chunks={chunks!r}, layout={layout!r}: must be token-major, 'NWC'; use depthwise_conv1d for 'NCW'"
+
+
 def step_unsupported(T: int, S: int) -> str:
     """Why a decode step does not support T tokens of each sequence and S taps; "" if it does."""
     if S == 1:
@@ -117,7 +124,7 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class SplitGeometry:
-    """One call. x_n, x_c and x_t are strides of x in HBM, in elements."""
+    """One call. x_n, x_c and x_t are strides of x in HBM, in elements; C is the channels of one of x's chunks."""
 
     N: int
     C: int
@@ -129,6 +136,7 @@ class SplitGeometry:
     x_t: int
     itemsize: int
     rows: tuple[TokenRow, ...]
+    chunks: str = "x"
 
 
 def rows_of(N: int, T: int, cu_seqlens: tuple[int, ...] | None = None) -> tuple[TokenRow, ...]:

@@ -46,6 +46,10 @@ refused(nkiconv.causal_conv1d_split, {"x": X, "w": W, "splits": TWO}, [
     ({"state_positions": (0, 1)}, GeometryError, r"state_positions=\(0, 1\)"),
     ({"state_positions": (6,)}, GeometryError, "from 1 to x's 5 tokens"),
     ({"w": W[:, :1], "state_positions": (1,)}, GeometryError, "S=1"),
+    ({"chunks": "xB"}, LayoutError, "chunks='xB', layout='NCW': must be token-major"),
+    ({"chunks": "xx"}, LayoutError, "chunks='xx'"),
+    ({"x": np.ones((1, 5, 8), np.float32), "layout": "NWC", "chunks": "BCx"}, LayoutError, "8 channels, no multiple"),
+    ({"x": np.ones((1, 5, 8), np.float32), "layout": "NWC", "chunks": "xB"}, GeometryError, "w.shape"),
     ({"w": W[:, :1], "return_final_state": True}, GeometryError, "S=1"),
 ])  # fmt: skip
 STEP, STATE, SLOTS = np.ones((2, 8), np.float32), np.ones((2, 8, 3), np.float32), np.array([1, 0])
@@ -97,6 +101,8 @@ refused(heads, {"x_ref": X, "w_ref": W, "splits": TWO}, [
     ({"eps": np.nan}, AssertionError, "eps=nan"),
     ({"bias": np.ones(7, np.float32)}, AssertionError, "bias.shape"),
     ({"initial_state": np.ones((1, 8, 2), np.float32)}, AssertionError, "initial_state.shape"),
+    ({"chunks": "xB"}, AssertionError, "chunks='xB', layout='NCW'"),
+    ({"chunks": "BCx"}, AssertionError, "no multiple of 3"),
 ])  # fmt: skip
 refused(step, {"x_ref": STEP[:, :, None], "state_ref": STATE, "w_ref": W, "splits": ((2, 4, True),)}, [
     ({"state_ref": STATE[:1]}, AssertionError, "state_ref.shape"),

@@ -8,6 +8,7 @@ from ....axis import Axis
 from ....schedules.split import (
     LAYOUTS,
     SplitGeometry,
+    chunks_unsupported,
     positions_unsupported,
     rows_of,
     sequences_unsupported,
@@ -37,14 +38,15 @@ class Operands:
     indices: object = None
 
 
-def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
+def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, chunks):
     """Check all arguments that determine shapes and return a SplitGeometry.
 
     states: (initial_state, return_final_state, state_positions).
     """
-    (x_n, x_c, x_t), (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout)
+    (x_n, x_c, x_t), (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout, chunks)
     refuse(sequences_unsupported(cu_seqlens, N, T), positions_unsupported(states[2], T))
-    geometry = SplitGeometry(N, C, T, S, splits, x_n, x_c, x_t, itemsize_of(x_ref.dtype), rows_of(N, T, cu_seqlens))
+    sizes, item = (N, C, T, S, splits, x_n, x_c, x_t), itemsize_of(x_ref.dtype)
+    geometry = SplitGeometry(*sizes, item, rows_of(N, T, cu_seqlens), chunks or "x")
     refuse(tokens_unsupported(geometry))
     if states[0] is not None or states[1] or states[2] is not None:
         axis = Axis(T, geometry.S, 1, geometry.S - 1, 0, 1, 1)
@@ -52,8 +54,8 @@ def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states):
     return geometry
 
 
-def read_arrays(x_ref, w_ref, splits, layout):
-    """Check x, w and splits; returns (strides of x along n, c, t, (N, C, T), S)."""
+def read_arrays(x_ref, w_ref, splits, layout, chunks=None):
+    """Check x, w, splits and chunks; returns (strides of x along n, c, t, (N, C, T), S)."""
     names = ("x_ref", "w_ref")
     refuse(rules.layout("layout", layout, LAYOUTS))
     refuse(rules.rank("x_ref", x_ref.shape, ", ".join(layout)), rules.rank("w_ref", w_ref.shape, "C, S"))
@@ -63,7 +65,8 @@ def read_arrays(x_ref, w_ref, splits, layout):
     (N, C, T), steps = (
         [one[layout.index(axis)] for axis in "NCW"] for one in (x_ref.shape, dense_strides(x_ref.shape))
     )
-    S = w_ref.shape[1]
+    refuse(rules.chunks(chunks, C), chunks_unsupported(chunks, layout))
+    C, S = C // len(chunks or "x"), w_ref.shape[1]
     refuse(rules.shape("w_ref", w_ref.shape, (C, S), "[C, S]"), taps_unsupported(S), splits_unsupported(splits, C))
     return steps, (N, C, T), S
 
@@ -88,7 +91,7 @@ def read_results(x_ref, geometry, T, bias, activation, eps):
     """Check bias, activation and eps; returns the Epilogue and the parts of y, with T tokens of each image, in HBM."""
     check_bias(bias, "C", geometry.C)
     refuse(norms.eps(eps))
-    epilogue = read_epilogue(activation, bias, None, "pre_activation", geometry.itemsize)
+    epilogue = read_epilogue(activation, bias, None, "pre_activation", geometry.itemsize, geometry.chunks)
     shapes = [(geometry.N, T, heads, dim) for heads, dim, _ in geometry.splits]
     return epilogue, tuple(nl.ndarray(shape, dtype=x_ref.dtype, buffer=nl.shared_hbm) for shape in shapes)
 
@@ -106,6 +109,7 @@ def causal_conv1d_split_heads(
     return_final_state=False,
     cu_seqlens=None,
     state_positions=None,
+    chunks=None,
 ):
     """Convolve each channel with its own causal filter, apply an activation, split the channels into parts of heads.
 
@@ -129,6 +133,9 @@ def causal_conv1d_split_heads(
         cu_seqlens: a tuple of ints: x is one row of several independent sequences, the k-th of tokens cu_seqlens[k] ..
             cu_seqlens[k + 1] - 1; states are then [sequences, C, S - 1].
         state_positions: a tuple of ints: also return the states after these numbers of tokens of x's rows.
+        chunks: None, or kinds of the chunks of C channels in x [N, T, chunks * C], as in `nkiconv.depthwise_conv1d`:
+            x's factor is multiplied as x arrives, rounded to x's dtype, and states hold products; z's factor before
+            the norm.
 
     Returns: a tuple of tensors in HBM, x's dtype: [N, T, heads, dim] for each part; with return_final_state then
         [N, C, S - 1]; with state_positions then [N, positions, C, S - 1]. Sums, activation and norm are fp32, rounded
@@ -138,7 +145,7 @@ def causal_conv1d_split_heads(
     """
     check_given(locals(), ("return_final_state",))
     states = (initial_state, return_final_state, state_positions)
-    geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states)
+    geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, chunks)
     epilogue, parts = read_results(x_ref, geometry, geometry.T, bias, activation, eps)
     operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=initial_state)
     convolve_heads(operands, geometry, epilogue, eps)

@@ -8,9 +8,12 @@
 A window of x is the stationary and a diagonal matrix of filters the moving operand: the sums have tokens on the
 partitions and channels along the free axis, as y in HBM, and the dim of a head is a free axis to reduce.
 
+Chunks of token-major x are gates: a factor of x arrives transposed beside it, and their product replaces x one step
+before its first matmul; a factor of z arrives as it is in HBM, and Vector multiplies by it as sums leave.
+
 Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd makes the diagonals of the next span, and issues stores;
 Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar evacuates a bank with the activation; Vector and
-GpSimd normalise, in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step against HBM's 733
+GpSimd multiply x by its factor, and normalise, in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step against HBM's 733
 in bf16); with fewer taps by HBM.
 
 One `bn_stats` a head reads z once: count, mean and sum of squared deviations, of elements at even and odd places. The
@@ -34,15 +37,17 @@ whose windows hold it.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...._nki import nisa, nl
+from ....schedules.depthwise import chunk_start, gate_of
 from ....schedules.split import build, states_after
-from ....schedules.tiles import BANK_COLUMNS, share, size_of, whole_words
+from ....schedules.tiles import BANK_COLUMNS, cut_at, share, size_of, whole_words
 from ..._dma import load, load_from_rows, store, store_to_rows
 from ..._engines import book_select, book_vector, copy_balanced, new_ledger, pick_sum
 from ..._epilogue import evacuate, load_bias_rows
 from ..._masks import make_diagonals
-from ..._prologue import load_tokens
+from ..._prologue import finish_gates, gates_of, load_tokens
 from ..._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
 from ...conv.filter_feed import transpose_into
 from ...conv.sums import multiply
@@ -73,43 +78,71 @@ def convolve_heads(operands, geometry, epilogue, eps):
                 filters = {**dict(list(filters.items())[-1:]), span.group: found}
             held[span] = load_span(operands, geometry, span), filters[span.group]
             loaded += 1
+        for near in steps[index : index + 2]:
+            finish_gates(held[near.span][0].gates, out.ledger)
         run_step(out, geometry, step, *held[step.span])
         if last[step.span] == index:
             del held[step.span]
     out.end()
 
 
-def run_step(out, geometry, step, x_sbuf, filters):
+def run_step(out, geometry, step, loaded, filters):
     """Compute y of a step."""
     span = step.span
 
     def window(rows, tile, s):
-        return x_sbuf[0:rows, tile, step.first + s : step.first + s + step.count]
+        return loaded.x[0:rows, tile, step.first + s : step.first + s + step.count]
 
     token = span.row.image * geometry.T + span.row.first + span.first + step.first
-    out.add(span.group, step.count, window, filters, 1, token)
+    out.add(span.group, step.count, window, filters, 1, token, loaded.factors.get(step.first))
+
+
+@dataclass
+class HeldSpan:
+    """A span in SBUF. x: [partitions, tiles, S - 1 + tokens], whose first S - 1 columns are the halo before it; gates:
+    pending products of x; factors: y's, [tokens, channels], by the first tokens of steps."""
+
+    x: Any
+    gates: list
+    factors: dict
 
 
 def load_span(operands, geometry, span):
-    """Load x of a span: [partitions, tiles, S - 1 + tokens] in SBUF; the first S - 1 columns are the halo before it."""
-    group, row, halo = span.group, span.row, geometry.S - 1
+    """Start the loads of a span's x and its factors."""
+    group, row, halo, gate = span.group, span.row, geometry.S - 1, gate_of(geometry)
     before = min(halo, span.first)
-    columns, shape = before + span.count, (group.runs[0].rows, group.tiles, halo + span.count)
-    x_sbuf = nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf)
+    first, shape = row.first + span.first - before, (group.runs[0].rows, group.tiles, halo + span.count)
+    sources = {chunk: nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf) for chunk in ("x", *gate)}
+    held = HeldSpan(sources["x"], [], {})
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
         if before < halo:
-            load_halo(x_sbuf[0 : run.rows, tiles, 0 : halo - before], operands, geometry, run, row, before)
-        offset = row.image * geometry.x_n + run.c0 * geometry.x_c + (row.first + span.first - before) * geometry.x_t
-        steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c)
-        into = x_sbuf[0 : run.rows, tiles, halo - before : halo + span.count]
-        if geometry.x_t == 1:
-            load(into, operands.x, [[steps[0], run.rows], [steps[1], run.tiles], [1, columns]], offset)
-        else:
-            for tile in range(run.tiles):
-                dst = into[0 : run.rows, tile, 0:columns]
-                load_tokens(dst, operands.x, (geometry.x_t, steps[0]), offset + tile * steps[1])
-    return x_sbuf
+            load_halo(held.x[0 : run.rows, tiles, 0 : halo - before], operands, geometry, run, row, before)
+        arrived = [tile[0 : run.rows, tiles, halo - before : halo + span.count] for tile in sources.values()]
+        for chunk, into in zip(sources, arrived, strict=True):
+            load_columns(into, operands.x, geometry, run, place_of(geometry, chunk, row, first, run.c0))
+        held.gates += gates_of(arrived, gate == "G")
+    if "C" in geometry.chunks:
+        for begin, count in cut_at(span.count, nl.tile_size.pmax):
+            held.factors[begin] = nl.ndarray((count, group.count), dtype=operands.x.dtype, buffer=nl.sbuf)
+            offset = place_of(geometry, "C", row, row.first + span.first + begin, group.c0)
+            load(held.factors[begin], operands.x, [[geometry.x_t, count], [geometry.x_c, group.count]], offset)
+    return held
+
+
+def place_of(geometry, chunk, row, token, channel):
+    """The offset in HBM of a token of a row's image, and of a channel of a chunk of x."""
+    offset = row.image * geometry.x_n + token * geometry.x_t + channel * geometry.x_c
+    return offset + chunk_start(geometry, chunk)
+
+
+def load_columns(into, x_hbm, geometry, run, offset):
+    """Load tokens of a run of channel tiles into [partitions, tiles, tokens] of SBUF."""
+    steps, columns = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c), into.shape[2]
+    if geometry.x_t == 1:
+        load(into, x_hbm, [[steps[0], run.rows], [steps[1], run.tiles], [1, columns]], offset)
+    else:
+        load_tokens(into, x_hbm, (geometry.x_t, steps[1], steps[0]), offset)
 
 
 def load_halo(dst, operands, geometry, run, row, present):
@@ -148,11 +181,12 @@ class Results:
         self.parts, self.epilogue, self.eps, self.ledger, self.norms = parts, epilogue, eps, new_ledger(), []
         self.warm = warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS)
 
-    def add(self, group, count, window, filters, step, token):
+    def add(self, group, count, window, filters, step, token, factor=None):
         """Compute y of `count` tokens of a group.
 
         window: returns the view [partitions, tokens] of x at (partitions, tile, tap). filters: of `load_filters`.
-        The first is token `token` of y [N * T, heads, dim], the others follow `step` apart.
+        The first is token `token` of y [N * T, heads, dim], the others follow `step` apart. factor: y's, [tokens,
+        channels] in SBUF, or None.
         """
         (diagonals, bias), y_hbm = filters, self.parts[group.part]
         acc_psum, started = accumulator(self.warm, (count, group.count))
@@ -165,7 +199,7 @@ class Results:
         y_sbuf = nl.ndarray((count, group.count), dtype=y_hbm.dtype, buffer=nl.sbuf)
         z_sbuf = nl.ndarray((count, group.count), dtype=nl.float32, buffer=nl.sbuf) if group.heads > 0 else y_sbuf
         bias = None if bias == None else bias[0:count, 0 : group.count]
-        evacuate(z_sbuf, acc_psum, bias, None, self.epilogue, self.ledger)
+        evacuate(z_sbuf, acc_psum, bias, factor, self.epilogue, self.ledger)
         channels = y_hbm.shape[2] * y_hbm.shape[3]
         place = [[step * channels, count], [1, group.count]], token * channels + group.first
         if group.heads == 0:
@@ -235,9 +269,12 @@ def store_state(operands, geometry, row, states_hbm, place, images=1):
     """Store the last inputs of a row, or of the rows of `images` images, as states from `place` on of [..., C, S - 1];
     an empty row stores its own state."""
     C, size = geometry.C, geometry.S - 1
-    steps, first = (geometry.x_n, geometry.x_c, geometry.x_t), row.image * geometry.x_n + row.first * geometry.x_t
+    steps, gate = (geometry.x_n, geometry.x_c, geometry.x_t), gate_of(geometry)
     state = None if operands.state is None else states_of(operands.state, C, -size, 0, row.number * C)
-    tensors = RowTensors(Rows(operands.x, steps, 0, row.count, first), state)
+    x, *factors = (
+        Rows(operands.x, steps, 0, row.count, place_of(geometry, chunk, row, row.first, 0)) for chunk in ("x", *gate)
+    )
+    tensors = RowTensors(x, state, gate=factors[0] if gate else None, is_sigmoid=gate == "G")
     final = states_of(states_hbm, C, 0, size, place * C)
     if row.count > 0:
         store_final_state(tensors, final, images, C)
