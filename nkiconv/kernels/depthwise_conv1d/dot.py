@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..._nki import nisa, nl
-from ...schedules.channels import full_rows
+from ...schedules.channels import row_runs
 from ...schedules.depthwise import Options, RowGeometry
 from ...schedules.dot import (
     BUFFERS,
@@ -161,7 +161,7 @@ def load_lines(plan, unit, tile_sbuf, parts, start, length):
     spans = [(max(0, rows.low - start), min(length, rows.high - start)) for rows in parts]
     spans = [(first, max(first, end)) for first, end in spans]
     held = [span for span in spans if span[0] < span[1]] or [(0, 0)]
-    if full_rows(unit.block)[0] < plan.channels:
+    if sum(rows * count for _, rows, count in row_runs(unit.block, unit.r0, unit.groups)) < plan.channels * unit.groups:
         nisa.memset(dst=tile_sbuf, value=outside, engine=nisa.engine.gpsimd)
     else:
         for low, high in ((0, held[0][0]), (held[-1][1], columns)):
