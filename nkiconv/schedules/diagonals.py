@@ -48,7 +48,7 @@ class DiagonalsSettings(Settings):
     columns: int = count("columns of gy of a block", 1, P_MAX)
     down: int = count("blocks of a unit along rows", 1, _BANK, near=(_half_up, double))
     across: int = count("blocks of a unit along columns", 1, _BANK, near=(_half_up, double))
-    beside: int = count("groups of the convolution whose channels share a product; divides them", 1, _BANK)
+    beside: int = count("groups of the convolution whose channels share a product, the last perhaps fewer", 1, _BANK)
     side: int = count("row tiles, each with its own groups: 1, 2 or 4", 1, 4)
     groups: int = count(
         "sets of groups that share products, of a row tile in a pass", 1, _BANK, near=(half, less, more, double)
@@ -81,8 +81,6 @@ def config_unsupported(geometry: Geometry, config: Config) -> str:
             return f"config {name}=3: the Tensor Engine has 1, 2 or 4 tiles; use one of these"
     rows, columns, beside = (setting(config, name, 1) for name in ("rows", "columns", "beside"))
     k, parts = geometry.K // geometry.groups * beside, P_MAX // setting(config, "below", 1)
-    if geometry.groups % beside > 0:
-        return f"config beside={beside}: must divide groups={geometry.groups}, which share products"
     if rows * columns * k > parts:
         return f"config rows={rows} columns={columns}: times {k} channels must be at most {parts}; use fewer"
     return ""
@@ -109,7 +107,7 @@ class DiagonalsSchedule:
         transposed: whether sets are the partitions of stores.
         strips: for each tile (number of its strip, or its own number; whether its units are below the units of the tile
             before).
-        passes: sets (first, count) of each row tile.
+        passes: sets (first, count) of each row tile; the last set may have fewer groups.
     """
 
     geometry: Geometry
@@ -142,6 +140,12 @@ class DiagonalsSchedule:
     def rows_of_sums(self) -> int:
         """Partitions of sums: of one set, or of all sets below each other."""
         return self.positions if self.settings.below == 1 else P_MAX
+
+    def channels_of(self, part: Part) -> tuple[Part, Part]:
+        """Output, and input, channels (first, count) of a row tile's sets."""
+        sizes = (self.k, self.geometry.K), (self.c, self.geometry.C)
+        k, c = ((part[0] * each, min(part[1] * each, most - part[0] * each)) for each, most in sizes)
+        return k, c
 
     def accumulators_of(self, part: Part) -> int:
         """The number of a row tile's accumulators, each of sets below each other and a plane of taps."""
@@ -217,7 +221,7 @@ def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> Dia
     transposed = sets >= max(MANY_SETS, each) and k * config.below * each <= BANK_COLUMNS
     passes = tuple(
         tuple((first + at, some) for at, some in cut_at(count, div_ceil(count, config.side)))
-        for first, count in cut_at(geometry.groups // config.beside, config.side * config.groups)
+        for first, count in cut_at(div_ceil(geometry.groups, config.beside), config.side * config.groups)
     )
     split = config.split == 1 and len(tiles) >= PARTS
     of_sums = total, each, per_bank, banks * per_bank, transposed

@@ -109,13 +109,13 @@ class DiagonalsBound:
     def blocks(self, given: Mapping[str, int]) -> Table:
         """Blocks that need little time of the Tensor Engine."""
         P, Q, groups = self.geometry.rows.out, self.geometry.columns.out, self.geometry.groups
-        every = {"side": SIDES, "below": BELOW, "beside": [one for one in BESIDE if groups % one == 0]}
+        every = {"side": SIDES, "below": BELOW, "beside": [one for one in BESIDE if one < 2 * groups]}
         every |= {"rows": [one for one in EXTENTS if one <= P], "columns": sorted({*(e for e in EXTENTS if e <= Q), Q})}
         t = table(**{name: values_of(given, name, values) for name, values in every.items()})
         t["sums"] = self.sums(t["rows"], t["columns"])
         fits = t["rows"] * t["columns"] * t["beside"] * self.k <= P_MAX // t["below"]
         t = some(t, fits & (t["beside"] * t["sums"] <= BANK_COLUMNS))
-        sets = groups // t["beside"]
+        sets = ceil(groups, t["beside"])
         taken = ceil(P, t["rows"]) * ceil(Q, t["columns"]) * self.product_ns(t) * ceil(sets, t["side"])
         # the best for each way to share the Tensor Engine: which way is best depends on DMA and evacuation
         way = (t["side"] * 8 + t["below"]) * 64 + t["beside"]
@@ -129,7 +129,7 @@ class DiagonalsBound:
         """Candidate settings for some blocks."""
         geometry = self.geometry
         down, across = ceil(geometry.rows.out, blocks["rows"]), ceil(geometry.columns.out, blocks["columns"])
-        most = ceil(geometry.groups // blocks["beside"], blocks["side"])
+        most = ceil(ceil(geometry.groups, blocks["beside"]), blocks["side"])
         options = {
             "down": distinct([down, ceil(down, 2), ceil(down, 4), 4, 3, 2, 1], down),
             "across": distinct([across, ceil(across, 2), ceil(across, 4), 4, 3, 2, 1], across),
@@ -173,7 +173,7 @@ class DiagonalsBound:
         down, units = ceil(geometry.rows.out, rows), geometry.planes.out * ceil(geometry.columns.out, columns)
         size = P_MAX // t["side"]
         steps = np.where(t["strips"] > 0, down * ceil(units, size), ceil(down * units, size))
-        passes = ceil(geometry.groups // t["beside"], t["side"] * t["groups"])
+        passes = ceil(ceil(geometry.groups, t["beside"]), t["side"] * t["groups"])
         steps = np.where(t["split"] > 0, ceil(steps, PARTS), steps)
         passes = np.where(t["split"] > 0, passes, ceil(passes, PARTS))
         accumulators = ceil(t["groups"], t["below"]) * T

@@ -191,8 +191,8 @@ def _table():
     for place, values in enumerate(OF_DIAGONALS):
         channels, *axes = DIAGONALS[("depthwise", "strided", "groups")[place % 3]]
         found[f"diagonals: settings {place}"] = channels, axes, "diagonals", dict(zip(ORDER, values, strict=True)), True
-    # the last set below others has fewer groups: 33 sets of 4 have 130, 34 of 2 times 2 have 134
-    for groups, below, beside in ((130, 1, 1), (130, 4, 1), (134, 2, 2), (135, 1, 3)):
+    # the last set, or the last below others, has fewer groups: 33 times 4 have 130, 67 sets of 2 have 133
+    for groups, below, beside in ((130, 1, 1), (130, 4, 1), (134, 2, 2), (135, 1, 3), (133, 2, 2), (134, 1, 4)):
         sizes = {"rows": 1, "columns": 2, "down": 2, "across": 1, "side": 1, "groups": 65 if beside > 1 else 130}
         sizes |= {"below": below, "beside": beside, "split": below % 2}
         channels = 2, groups, 2 * groups, groups

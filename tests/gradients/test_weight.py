@@ -224,7 +224,7 @@ def test_any_settings(problems, data):
     try:
         check(channels, axes, config=tuple(config.items()) or None, **more)
     except nkiconv.UnsupportedError as error:
-        # blocks too large for a bank or SBUF, or groups of which no so many share products
+        # blocks too large for a bank or SBUF
         hypothesis.assume(not (config and re.match(r"config (rows|beside|channels)=", str(error))))
         raise
 

@@ -121,10 +121,10 @@ def start_units(work, count):
 
 
 def piece_of(plan, part, group):
-    """The Piece of the part-th row tile with groups (first, count)."""
+    """The Piece of the part-th row tile with sets (first, count)."""
     settings, r, s = plan.settings, (0, plan.geometry.rows.taps), (0, plan.geometry.columns.taps)
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
-    k, c = (group[0] * plan.k, group[1] * plan.k), (group[0] * plan.c, group[1] * plan.c)
+    k, c = plan.channels_of(group)
     first = part * (nl.tile_size.pmax // settings.side)
     return Piece(rows=rows, columns=columns, k=k, c=c, r=r, s=s, h=plan.h, w=plan.w, part=first)
 
@@ -138,8 +138,20 @@ def load_step(work, feed, index):
     beside = plan.settings.strips == 0 or into.strip != step.strip
     into.strip = step.strip
     clear_tile(work.geometry, pieces[0], step.tile, into, taps, beside, 0 < index < len(feed.buffers))
+    if index < len(feed.buffers) or step.parts != feed.tiles[index - len(feed.buffers)].parts:
+        clear_missing(plan, step.parts, pieces, into)
     there = plan.h[0] + (plan.shared if step.follows else 0)
     load_tile(work, pieces, step.tile, into, taps, pieces[0].rows, there)
+
+
+def clear_missing(plan, parts, pieces, into):
+    """Write zeros to the channels that the last set of row tiles lacks."""
+    size = nl.tile_size.pmax // plan.settings.side
+    for (_, count), piece in zip(parts, pieces):
+        units = slice(piece.part, piece.part + size)
+        for tile, (_, there), each in ((into.y, piece.k, plan.k), *((x, piece.c, plan.c) for x in into.x)):
+            if there < count * each:
+                nisa.memset(dst=tile[units, :, :, there : count * each], value=0.0, engine=nisa.engine.gpsimd)
 
 
 def spans_of(work, step):
@@ -312,7 +324,7 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
         copy_balanced(flat_sbuf, found_psum, work.ledger)
     else:
         added_sbuf = nl.ndarray(found_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-        if part[1] % plan.settings.below > 0:
+        if plan.channels_of(part)[0][1] % k > 0:
             nisa.memset(dst=added_sbuf, value=0.0, engine=nisa.engine.vector)
         move_filters(work, added_sbuf, work.added, (part, some, t), load)
         nisa.tensor_tensor(dst=flat_sbuf, data1=found_psum, data2=added_sbuf.reshape(found_psum.shape), op=nl.add)
@@ -320,17 +332,18 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
 
 
 def move_filters(work, tile_sbuf, hbm, place, move):
-    """Store filters of `place` to HBM, or load them: (a part, some of its sets, the last with perhaps fewer groups, a
-    plane of taps)."""
+    """Store filters of `place` to HBM, or load them: (a part, some of its sets below each other, the last with perhaps
+    fewer channels, a plane of taps)."""
     plan, strides, (part, some, t) = work.plan, work.geometry.w_strides, place
-    R, S, below = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below
-    whole = min(some[1], part[1] // below - some[0])
-    for first, count, k in ((0, whole, below * plan.k), (whole, some[1] - whole, part[1] % below * plan.k)):
+    R, S, each = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below * plan.k
+    (start, channels), _ = plan.channels_of(part)
+    whole = min(some[1], channels // each - some[0])
+    for first, count, k in ((0, whole, each), (whole, some[1] - whole, channels % each)):
         if count > 0:
-            sets, channels = [below * plan.k * strides[0], count], [strides[0], k]
+            sets, channels = [each * strides[0], count], [strides[0], k]
             lead = [sets, channels] if plan.transposed else [channels, sets]
             pattern = lead + [[strides[1], plan.own], [strides[2], R], [strides[3], S]]
-            channel, own = (part[0] + (some[0] + first) * below) * plan.k, slice(first, first + count)
+            channel, own = start + (some[0] + first) * each, slice(first, first + count)
             part_sbuf = tile_sbuf[own, 0:k] if plan.transposed else tile_sbuf[0:k, own]
             move(part_sbuf, hbm, pattern, channel * strides[0] + t * R * strides[2])
 
@@ -401,8 +414,9 @@ def store_biases(work, step, biases_sbuf, units):
     for k, most in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
         # one bank for all row tiles
         sums_psum = nl.ndarray((1, len(parts), most), dtype=nl.float32, buffer=nl.psum)
-        for part, (group, groups) in enumerate(parts):
-            first, count = part * size, min(most, groups * plan.k - k)
+        for part, one in enumerate(parts):
+            (channel, channels), _ = plan.channels_of(one)
+            first, count = part * size, min(most, channels - k)
             if count > 0:
                 moving, target = biases_sbuf[first : first + units, k : k + count], sums_psum[:, part, 0:count]
                 multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
@@ -410,5 +424,5 @@ def store_biases(work, step, biases_sbuf, units):
                 copy_balanced(found_sbuf, target, work.ledger)
                 whole_sbuf, mine = with_other_half(work, found_sbuf), own_part(work, count)
                 if whole_sbuf != None and mine[1] > 0:
-                    into = work.bias.ap(pattern=[[mine[1], 1], [1, mine[1]]], offset=group * plan.k + k + mine[0])
+                    into = work.bias.ap(pattern=[[mine[1], 1], [1, mine[1]]], offset=channel + k + mine[0])
                     copy(into, whole_sbuf[0:1, mine[0] : mine[0] + mine[1]])
