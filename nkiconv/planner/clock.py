@@ -47,6 +47,10 @@ PROBE = 4
 MOST_NS = 13_600.0
 #: Ratio of a kernel's time with more matmuls on zeros at which they pay.
 WORTHWHILE = 0.999
+#: Largest ratio to the least time at phase 0 at which other phases are timed too.
+NEAR_AT_ZERO = 1.02
+#: Least share of the instructions of an algorithm's last candidate that the budget must have left for the next one.
+ENOUGH = 0.8
 
 #: Matmuls on zeros in the first place and in the second.
 Counts = tuple[int, int]
@@ -77,6 +81,9 @@ class _Race:
     def __init__(self, launch: Callable[[str, Config], Launch], rates: Rates, budget: tuple[int, int]) -> None:
         self.launch, self.rates, (self.left, self.others) = launch, rates, budget
         self.found: dict[Choice, Probe] = {}
+        #: the least us at phase 0; instructions of each algorithm's last trace
+        self.at_zero = math.inf
+        self.lengths: dict[str, int] = {}
 
     def fastest(self, candidates: Sequence[Choice]) -> Choice:
         known: dict[str, Counts] = {}
@@ -92,7 +99,7 @@ class _Race:
     def time(self, one: Choice, counts: Counts | None) -> None:
         """Time core 1 of a candidate, if the budget has instructions left, with these counts of matmuls on zeros or,
         for None, the best of a few."""
-        if self.left <= 0:
+        if self.left <= 0 or self.left < ENOUGH * self.lengths.get(one[0], 0):
             return
         try:
             probe = self.probe(one, counts)
@@ -101,14 +108,19 @@ class _Race:
             return
         except NkiError:  # a search reports it
             return
+        self.lengths[one[0]] = len(probe.execution.instructions)
         if probe.execution.is_cut:
             self.left = 0
         elif self.found:
             self.left -= len(probe.execution.instructions) + TRACE
         else:
             self.left = self.others
-        if not probe.says_nothing:
+        if probe.says_nothing:
+            return
+        at_zero = probe.at_zero(probe.least)
+        if at_zero <= NEAR_AT_ZERO * self.at_zero:
             self.found[one] = probe
+            self.at_zero = min(self.at_zero, at_zero)
 
     def probe(self, one: Choice, counts: Counts | None) -> Probe:
         config = with_counts(one[1], (PROBE, PROBE))
@@ -170,7 +182,10 @@ class Probe:
         by_core = [list(_places(self.tasks, queue)) for queue in queues if queue] if FIRST in dict(config or ()) else []
         #: tasks of each place, that core's first
         self.places = [[task for one in place for task in one] for place in zip(*by_core, strict=False)]
+        if len(self.queue) == sum(len(place) for place in self.places):
+            self.queue, self.places = [], []  # the kernel has no others
         self.known: dict[Counts, float] = {}
+        self.known_at_zero: dict[Counts, float] = {}
         self.is_given = counts is not None
         self.least = counts or self.filled() if self.places else (0, 0)
 
@@ -203,22 +218,30 @@ class Probe:
     def best(self, found: Counts, *others: Counts) -> Counts:
         """The first counts, or others with a clearly shorter time."""
         for one in others:
-            if self.at(one) < WORTHWHILE * self.at(found):
+            is_near = self.at_zero(one) <= NEAR_AT_ZERO * self.at_zero(found)
+            if is_near and self.at(one) < WORTHWHILE * self.at(found):
                 found = one
         return found
 
     def at(self, counts: Counts) -> float:
         """Modelled us with these counts, the mean over `RANKED` phases."""
         if counts not in self.known:
-            self.timed(counts)
+            phases = range(1, RANKED if self.queue else 1)
+            others = [self.us_of(self.line(counts, phase / RANKED)) for phase in phases]
+            self.known[counts] = statistics.fmean([self.at_zero(counts), *others])
         return self.known[counts]
 
+    def at_zero(self, counts: Counts) -> float:
+        """Modelled us with these counts at phase 0."""
+        if counts not in self.known_at_zero:
+            self.timed(counts)
+        return self.known_at_zero[counts]
+
     def timed(self, counts: Counts) -> Timeline:
-        """The timeline of these counts at phase 0; keeps its mean us."""
-        phases = range(RANKED if self.queue else 1)
-        lines = [self.line(counts, phase / RANKED) for phase in phases]
-        self.known[counts] = statistics.fmean(map(self.us_of, lines))
-        return lines[0]
+        """The timeline of these counts at phase 0; keeps its us."""
+        line = self.line(counts)
+        self.known_at_zero[counts] = self.us_of(line)
+        return line
 
     def line(self, counts: Counts, phase: float = 0.0) -> Timeline:
         """The timeline of these counts, at a phase of the throttle's grid."""

@@ -149,14 +149,19 @@ class DmaEngines:
             flows.clear()
             for group in groups:
                 heads = group.queues.values()
-                if not heads:
-                    continue
-                turn = 0.0 if len(heads) == 1 else sum(flow.packet_ns for flow in heads)
-                for flow in heads:
-                    flow.rate = 1.0 if turn == 0.0 else flow.packet_ns / turn
-                    payload += flow.rate * flow.payload
-                    demand += flow.rate * flow.demand
-                    flows.append(flow)
+                if len(heads) == 1:
+                    for flow in heads:
+                        flow.rate = 1.0
+                        payload += flow.payload
+                        demand += flow.demand
+                    flows += heads
+                elif heads:
+                    turn = sum([flow.packet_ns for flow in heads])
+                    for flow in heads:
+                        flow.rate = rate = flow.packet_ns / turn
+                        payload += rate * flow.payload
+                        demand += rate * flow.demand
+                    flows += heads
             if payload > self._core:
                 cut = self._core / payload
                 demand *= cut
@@ -174,8 +179,7 @@ class DmaEngines:
 
 def _grouped(prices: Sequence[DmaPrice]) -> list[_Group]:
     """Engines that no transfer tells apart."""
-    distinct = {price.work_ns for price in prices}
     groups: dict[tuple[float, ...], list[int]] = {}
-    for engine in range(len(next(iter(distinct), ()))):
-        groups.setdefault(tuple(work[engine] for work in distinct), []).append(engine)
+    for engine, works in enumerate(zip(*{price.work_ns for price in prices}, strict=True)):
+        groups.setdefault(works, []).append(engine)
     return [_Group(engines) for engines in groups.values()]

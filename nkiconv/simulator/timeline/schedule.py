@@ -71,15 +71,10 @@ class _Run:
             options, [0.0] * count, [NOTHING] * count, [_NEVER] * count, [_NEVER] * count, [_NEVER] * count,
             [_NEVER] * count,
         )  # fmt: skip
+        self.ready, self.start = self.line.ready, self.line.start
         self.waits = tasks.num_waits.copy()
         num_engines = tasks.num_cores * len(ENGINES)
-        self.queues: list[list[int]] = [[] for _ in range(num_engines)]
-        self.place = [0] * count
-        for task in range(count):
-            if not tasks.is_dma[task]:
-                queue = self.queues[tasks.engine[task]]
-                self.place[task] = len(queue)
-                queue.append(task)
+        self.queues, self.place = tasks.queues, tasks.places
         self.heads = [0] * num_engines
         self.window = int(rates("scheduling.lookahead_window")) if options.order == "lookahead" else 1
         if options.order == "lookahead":
@@ -113,19 +108,17 @@ class _Run:
                 by_core[tasks.engine[task] // len(ENGINES)].append(price)
         self.dma = DmaEngines(rates, by_core)
         self.throttles = [Throttle(rates, options.phase, enabled=options.throttle) for _ in range(tasks.num_cores)]
-        #: when the next stream may enter each quadrant of rows of a core's array
+        #: when the next stream may enter each quadrant of rows of a core's array, if some matmuls are tiled
+        self.tiled = False
         self.rows_free = [[0.0] * _QUADRANTS for _ in range(tasks.num_cores)]
         self._set_up_space()
 
     def _set_up_space(self) -> None:
         """Allocators of all cores; tasks that use a tile first wait for its grant as well."""
         tasks = self.tasks
-        self.spaces: list[tuple[Space, Space]] = []
-        for core in range(tasks.num_cores):
-            mine = [i for i, tile in enumerate(tasks.tiles) if tile.core == core]
-            sbuf = Space(False, [i for i in mine if not tasks.tiles[i].psum], tasks.tiles)
-            psum = Space(True, [i for i in mine if tasks.tiles[i].psum], tasks.tiles)
-            self.spaces.append((sbuf, psum))
+        self.spaces = [
+            (Space(False, sbuf, tasks.tiles), Space(True, psum, tasks.tiles)) for sbuf, psum in tasks.tiles_of
+        ]
         for tile in tasks.tiles:
             self.waits[tile.first_task] += 1
         self.users_left = [tile.users for tile in tasks.tiles]
@@ -175,11 +168,10 @@ class _Run:
         followers = self.tasks.followers[task]
         if not followers:
             return
-        ready, ready_by, waits, line = self.line.ready, self.line.ready_by, self.waits, self.tasks
+        ready, ready_by, waits, consumers = self.ready, self.line.ready_by, self.waits, self.tasks.consumers
         hop = self.hop[producer]
         for follower in followers:
-            consumer = _DMA if line.is_dma[follower] else line.engine[follower] % _DMA
-            at = visible + hop[consumer]
+            at = visible + hop[consumers[follower]]
             if at > ready[follower]:
                 ready[follower] = at
                 ready_by[follower] = task
@@ -209,9 +201,8 @@ class _Run:
 
     def _hop(self, producer: int, task: int) -> float:
         """ns from a task's end to another task that waits for it."""
-        tasks = self.tasks
-        row = self.hop[_DMA if tasks.is_dma[producer] else tasks.engine[producer] % _DMA]
-        return row[_DMA if tasks.is_dma[task] else tasks.engine[task] % _DMA]
+        consumers = self.tasks.consumers
+        return self.hop[consumers[producer]][consumers[task]]
 
     def _let_go(self, task: int, end: float) -> None:
         """A task has no more use for its tiles from `end` on."""
@@ -228,15 +219,17 @@ class _Run:
 
     def _earliest(self, task: int, engine: int) -> float:
         """When a resolved task of a compute queue may start, as things are."""
-        ready, price = self.line.ready[task], self.prices[task]
-        free = max(self.free[engine], self.issuing[engine])
+        ready, free, issuing, price = self.ready[task], self.free[engine], self.issuing[engine], self.prices[task]
+        if issuing > free:
+            free = issuing
         if type(price) is TensorPrice:
             core = engine // _DMA
-            load = price.load_ns if self.throttles[core].full else price.load_half_ns
-            return max(ready + load, free, *self.rows_free[core][_quadrants(price)])
-        if type(price) is Price and price.table is not None and price.table != self.tables[engine]:
+            ready += price.load_ns if self.throttles[core].full else price.load_half_ns
+            if self.tiled:
+                free = max(free, *self.rows_free[core][_quadrants(price)])
+        elif type(price) is Price and price.table is not None and price.table != self.tables[engine]:
             free += self.table_ns
-        return max(ready, free)
+        return ready if ready > free else free
 
     def _try(self, time: float, task: int) -> None:
         engine = self.tasks.engine[task]
@@ -244,7 +237,7 @@ class _Run:
         if type(price) is DmaPrice:
             self._offer_trigger(time, task, engine)
             return
-        if self.line.start[task] != _NEVER:  # offered twice
+        if self.start[task] != _NEVER:  # offered twice
             return
         if type(price) is MeetPrice and self.place[task] > self.heads[engine]:
             return  # it overtakes none, or two cores could wait for each other; it will be next
@@ -253,7 +246,7 @@ class _Run:
             if at < _NEVER:  # else the engine is held up, and wakes it
                 heappush(self.events, (at, task))
             return
-        self.line.start[task] = time
+        self.start[task] = time
         self.issuing[engine] = time + self.front_ns
         if type(price) is Price:
             self._start_plain(time, task, engine, price)
@@ -270,7 +263,7 @@ class _Run:
 
     def _move_head(self, engine: int) -> None:
         """Consider the tasks that have come within reach of the engine."""
-        queue, start = self.queues[engine], self.line.start
+        queue, start = self.queues[engine], self.start
         head = before = self.heads[engine]
         while head < len(queue) and start[queue[head]] != _NEVER:
             head += 1
@@ -315,7 +308,7 @@ class _Run:
         if full:
             next_start += price.gap_ns
         if price.tiled:  # the next matmul waits for its own rows, and for the issue of this one
-            chosen = _quadrants(price)
+            chosen, self.tiled = _quadrants(price), True
             self.rows_free[core][chosen] = [next_start] * (chosen.stop - chosen.start)
             issued = time + price.issue_ns + price.gap_ns
             next_start = issued + (1.0 - price.overlap) * max(0.0, next_start - issued)

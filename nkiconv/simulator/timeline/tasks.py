@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ..memory import PSUM, Region
@@ -59,6 +60,37 @@ class Tasks:
 
     def __len__(self) -> int:
         return len(self.engine)
+
+    @cached_property
+    def queues(self) -> list[list[int]]:
+        """Of all tasks, once they are complete: those of each engine that are no DMAs, in order."""
+        found: list[list[int]] = [[] for _ in range(self.num_cores * len(ENGINES))]
+        for task, engine in enumerate(self.engine):
+            if not self.is_dma[task]:
+                found[engine].append(task)
+        return found
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Each task's place in its engine's queue."""
+        found = [0] * len(self)
+        for queue in self.queues:
+            for place, task in enumerate(queue):
+                found[task] = place
+        return found
+
+    @cached_property
+    def consumers(self) -> list[int]:
+        """What hops count each task as: its engine's position, or `len(ENGINES)` for a DMA."""
+        return [len(ENGINES) if dma else one % len(ENGINES) for one, dma in zip(self.engine, self.is_dma, strict=True)]
+
+    @cached_property
+    def tiles_of(self) -> list[tuple[list[int], list[int]]]:
+        """Each core's tiles of (SBUF, PSUM)."""
+        found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self.num_cores)]
+        for i, tile in enumerate(self.tiles):
+            found[tile.core][tile.psum].append(i)
+        return found
 
     def add(self, core: int, engine: str, *, is_dma: bool, source: Any) -> int:
         """Append a task without waits; returns its number."""

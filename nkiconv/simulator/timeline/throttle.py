@@ -30,12 +30,14 @@ class Throttle:
 
     def at_full_rate(self, time: float) -> bool:
         """Whether the array runs at full rate at `time`, which must not lie before the last call's."""
-        self._advance(time)
+        if self._line < time:
+            self._advance(time)
         return self.full
 
     def stream(self, start: float, full_ns: float, share: float = 1.0) -> float:
         """When `full_ns` of streaming that starts at `start` ends; `share` of the array's rows work."""
-        self._advance(start)
+        if self._line < start:
+            self._advance(start)
         time, left = start, full_ns
         while True:
             speed = 1.0 if self.full else self._slow
