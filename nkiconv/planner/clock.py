@@ -208,7 +208,9 @@ class Probe:
         found = (0, 0)
         counts = [one for one in counts if sum(one) <= WARM_UP_MAX]
         if self.execution.is_cut:  # what follows tells more of the rate than its first instructions
-            found = min(reversed([found, *counts]), key=self.at)
+            every = [found, *counts][::-1]
+            near_us = NEAR_AT_ZERO * min(map(self.at_zero, every))
+            found = min((one for one in every if self.at_zero(one) <= near_us), key=self.at)
         return self.best(found, *counts, (min(WARM_UP_MAX, max(fill, self.enough())), 0))
 
     def found(self) -> Counts:
