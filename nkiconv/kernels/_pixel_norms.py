@@ -69,11 +69,6 @@ def evacuate_after(y_sbuf, sums, bias, residual, epilogue, ledger):
     evacuate(y_sbuf, sums, bias, residual if last else None, after, ledger)
 
 
-def keep(dst, sums, ledger):
-    """Round a norm's input, fp32 in PSUM or SBUF, to the tile that returns it."""
-    copy_balanced(dst, sums, ledger)
-
-
 def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger, kept_sbuf):
     """`evacuate` of all output channels of n pixels a partition, [P, n, K], with a norm.
 
@@ -86,7 +81,7 @@ def evacuate_normalized(y_sbuf, acc, bias, residual, epilogue, norm, ledger, kep
         sums = scratch_of(y_sbuf, 0)
         evacuate(sums, acc, bias, None if last else residual, before, ledger)
     if kept_sbuf != None:
-        keep(kept_sbuf, sums, ledger)
+        copy_balanced(kept_sbuf, sums, ledger)
     plain = epilogue.activation == "" and not last
     into = y_sbuf if plain else scratch_of(y_sbuf, 0)
     normalize(into, sums, epilogue.norm, norm, ledger)

@@ -4,7 +4,6 @@ from ..._nki import nisa, nl
 from ...schedules.cuts import Product as Product
 from ...schedules.cuts import covering_first as covering_first
 from ...schedules.cuts import is_whole as is_whole
-from ...schedules.geometry import valid_range
 
 
 def sums_met(acc_psum, product, first):
@@ -40,15 +39,9 @@ def places_of_elements(found, first):
     return found[3] - first, found[2], found[4]
 
 
-def taps_by_cover(axis, first, count):
-    """(tap, its `valid_range`) of taps with any of outputs first .. first+count-1; taps with all of them come first, so
-    that the others add to existing sums."""
-    every = [(tap, valid_range(axis, tap, first, count)) for tap in range(axis.taps)]
-    return sorted((one for one in every if one[1][2] > 0), key=lambda one: one[1][2] < count)
-
-
-def multiply(dst, stationary, moving, adds, side=(0, 1), below=(0, 1)):
-    """A matmul, on row tile `side` (number, count) and on column tile `below` (number, count) if `dst` fits one."""
+def multiply(dst, stationary, moving, adds, side=(0, 1), below=(0, 1), **how):
+    """A matmul, on row tile `side` (number, count) and on column tile `below` (number, count) if `dst` fits one; how:
+    which operand is zeros and ones."""
     P_MAX = nl.tile_size.pmax
     rows, columns = P_MAX // side[1], P_MAX // below[1]
     columns = columns if dst.shape[0] <= columns else P_MAX
@@ -60,12 +53,11 @@ def multiply(dst, stationary, moving, adds, side=(0, 1), below=(0, 1)):
         accumulate=adds,
         tile_position=() if whole else (side[0] * rows, below[0] * columns),
         tile_size=() if whole else (rows, columns),
+        **how,
     )
 
 
 def zero_sums(acc_psum, zeros_sbuf):
     """Begin sums by a product of zeros, if no product writes all of them."""
-    pattern = [[zeros_sbuf.shape[1], 1]]
-    for extent in acc_psum.shape[1:]:
-        pattern.append([0, extent])
+    pattern = [[zeros_sbuf.shape[1], 1], *([0, extent] for extent in acc_psum.shape[1:])]
     multiply(acc_psum, zeros_sbuf[0:1, 0 : acc_psum.shape[0]], zeros_sbuf.ap(pattern=pattern, offset=0), False)

@@ -46,6 +46,7 @@ from .._masks import keep_equal
 from .._prologue import finish_gates
 from .._warm import warm_up, warm_zeros
 from ..conv.filter_feed import transposed_bank
+from ..conv.sums import multiply
 from .tensors import RowTensors, move_block, move_free
 
 #: Banks of a tile's transposed slots in flight before the first matmul of the previous tile.
@@ -239,19 +240,15 @@ def move_slots(slots_sbuf, rows_sbuf, first, starts, step):
 
 def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
     """dst [(slot, channel), window, channels of x]: products of group g over all blocks of slots."""
-    P_MAX, columns, matmuls = nl.tile_size.pmax, plan.channels * unit.groups, 0
+    P_MAX, columns = nl.tile_size.pmax, plan.channels * unit.groups
     for r in range(plan.tap_phases):
         x0 = (phase * plan.tap_phases + r) * x_slots(plan) + lag_block * plan.lags
         for t0 in range(0, plan.slots, plan.taps):
             tn = min(plan.taps, plan.slots - t0)
             xn, w0 = tn + plan.lags - 1, r * plan.slots + t0
-            nisa.nc_matmul(
-                dst=dst_psum[0 : tn * plan.channels, 0:xn, 0 : plan.channels],
-                stationary=w_sbuf[0:P_MAX, w0 : w0 + tn, g : columns : unit.groups],
-                moving=x_sbuf[0:P_MAX, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups],
-                accumulate=matmuls > 0,
-            )
-            matmuls += 1
+            w = w_sbuf[0:P_MAX, w0 : w0 + tn, g : columns : unit.groups]
+            x = x_sbuf[0:P_MAX, x0 + t0 : x0 + t0 + xn, g : columns : unit.groups]
+            multiply(dst_psum[0 : tn * plan.channels, 0:xn, 0 : plan.channels], w, x, r + t0 > 0)
 
 
 def make_masks(plan):
@@ -361,13 +358,8 @@ def leave(run, unit, sums, same_channel):
     y_sbuf = nl.ndarray((rows, width, Q), dtype=run.tensors.y.dtype, buffer=nl.sbuf)
     for a, an in cut_at(width, BANK_COLUMNS // columns):
         acc_psum = nl.ndarray((rows, an, columns), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(
-            dst=acc_psum,
-            stationary=same_channel,
-            moving=sums[0 : nl.tile_size.pmax, a : a + an, 0:columns],
-            is_stationary_onezero=True,
-            accumulate=False,
-        )
+        own = sums[0 : nl.tile_size.pmax, a : a + an, 0:columns]
+        multiply(acc_psum, same_channel, own, False, is_stationary_onezero=True)
         bias, residual = (None if one is None else one[0:rows, a : a + an] for one in extra)
         evacuate(
             y_sbuf[0:rows, a : a + an, 0:Q],

@@ -33,6 +33,7 @@ from .._epilogue import evacuate
 from .._masks import make_diagonals
 from .._prologue import Arrival, finish_gates
 from .._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
+from ..conv.sums import multiply
 from .geometry import parts_of_core
 from .tensors import RowTensors
 
@@ -185,12 +186,9 @@ def sum_on_tensor(run, piece):
         count = min(BANK_COLUMNS, piece.qn - begin)
         for s in range(taps):
             place = place_of_tap(run.geometry, s, run.plan.taps)
-            nisa.nc_matmul(
-                dst=acc_psum[0 : tile.rows, begin : begin + count],
-                stationary=held.diagonals[0 : tile.rows, place, 0 : tile.rows],
-                moving=tap_view(run, piece.tile, s, piece.q0 + begin, count),
-                accumulate=started or s > 0,
-            )
+            diagonal = held.diagonals[0 : tile.rows, place, 0 : tile.rows]
+            x = tap_view(run, piece.tile, s, piece.q0 + begin, count)
+            multiply(acc_psum[0 : tile.rows, begin : begin + count], diagonal, x, started or s > 0)
     return acc_psum
 
 

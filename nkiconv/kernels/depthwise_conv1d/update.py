@@ -36,6 +36,7 @@ from .._masks import keep_between
 from .._prologue import finish_gates
 from .._warm import accumulator, warm_up, warm_zeros
 from ..conv.filter_feed import transposed_bank
+from ..conv.sums import multiply
 from .tensors import RowTensors
 
 
@@ -176,12 +177,9 @@ def multiply_tile(run, options, tile, loaded, warm):
     for g in range(tile.count):
         for kind, (rows_sbuf, bands_sbuf) in enumerate(zip(loaded.rows, loaded.bands, strict=True)):
             contraction = rows_sbuf.shape[0]
-            nisa.nc_matmul(
-                dst=sums_psum[0:rows, g, 0 : plan.pieces, 0:size],
-                stationary=rows_sbuf[0:contraction, g, 0:rows],
-                moving=bands_sbuf[0:contraction, g, 0 : plan.pieces, 0:size],
-                accumulate=started or kind > 0,
-            )
+            stationary = rows_sbuf[0:contraction, g, 0:rows]
+            bands = bands_sbuf[0:contraction, g, 0 : plan.pieces, 0:size]
+            multiply(sums_psum[0:rows, g, 0 : plan.pieces, 0:size], stationary, bands, started or kind > 0)
     added = [None if one is None else load_tile(one, plan, tile, False) for one in (tensors.bias, tensors.residual)]
     y_sbuf = nl.ndarray((rows, channels_of(plan, tile)[1], Q), dtype=tensors.y.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):

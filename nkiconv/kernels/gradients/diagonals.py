@@ -309,14 +309,11 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
     lead = (some[1], k) if plan.transposed else (k, some[1])
     found_psum = nl.ndarray((*lead, plan.each), dtype=nl.float32, buffer=nl.psum)
     for tap in range(plan.each if plan.transposed else 1):
-        nisa.nc_matmul(
-            dst=found_psum[0 : lead[0], 0 : lead[1], tap] if plan.transposed else found_psum,
-            stationary=taken_sbuf[0:rows, 0 : some[1], tap] if plan.transposed else ones_sbuf,
-            moving=ones_sbuf if plan.transposed else taken_sbuf,
-            is_stationary_onezero=not plan.transposed,
-            is_moving_onezero=plan.transposed,
-            accumulate=False,
-        )
+        if plan.transposed:
+            taken, into = taken_sbuf[0:rows, 0 : some[1], tap], found_psum[0 : lead[0], 0 : lead[1], tap]
+            multiply(into, taken, ones_sbuf, False, is_moving_onezero=True)
+        else:
+            multiply(found_psum, ones_sbuf, taken_sbuf, False, is_stationary_onezero=True)
     into, taps = work.operands.y, (work.geometry.rows.taps, work.geometry.columns.taps)
     found_sbuf = nl.ndarray((*lead, plan.own, *taps), dtype=into.dtype, buffer=nl.sbuf)
     flat_sbuf = found_sbuf.reshape(found_psum.shape)

@@ -35,7 +35,7 @@ from .._engines import Ledger, copy_balanced, new_ledger
 from .._masks import constant, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import part_of_core
-from ..conv.sums import along
+from ..conv.sums import along, multiply
 from ..depthwise_conv1d.tensors import Rows, move_free
 from .loads import Feed
 
@@ -134,7 +134,7 @@ def multiply_units(work, x_sbuf, gy_sbuf, place, into_psum):
         if plan.folds > 1:
             stationary = stationary.reshape_dim(2, (plan.folds, plan.part)).permute((0, 2, 1, 3))
         moving = x_sbuf[lines, tile, group, along(j, plan.columns, plan.step)]
-        nisa.nc_matmul(dst=into_psum, stationary=stationary, moving=moving, accumulate=tile + one > 0)
+        multiply(into_psum, stationary, moving, tile + one > 0)
 
 
 def align_parts(work, products_psum):
@@ -156,13 +156,8 @@ def finish_bank(work):
     if plan.folds > 1:
         if stack == 0:
             work.sums_psum = nl.ndarray((rows, count, plan.part_columns), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(
-            dst=work.sums_psum,
-            stationary=work.folds_sbuf[:, :, plan.stacks - 1 - stack : 2 * plan.stacks - 1 - stack],
-            moving=sums,
-            is_stationary_onezero=True,
-            accumulate=stack > 0,
-        )
+        folds = work.folds_sbuf[:, :, plan.stacks - 1 - stack : 2 * plan.stacks - 1 - stack]
+        multiply(work.sums_psum, folds, sums, stack > 0, is_stationary_onezero=True)
         sums = work.sums_psum
     for quarter in range(plan.quarters if stack == plan.stacks - 1 else 0):
         own = slice(quarter * rows // plan.quarters, (quarter + 1) * rows // plan.quarters)
@@ -183,13 +178,8 @@ def store_batch(work, block, rows_sbuf):
         sums_psum = nl.ndarray((beside, count, plan.taps), dtype=nl.float32, buffer=nl.psum)
         for p in range(plan.quarter):
             columns = along(p * geometry.stride // plan.step, plan.taps, plan.spread)
-            nisa.nc_matmul(
-                dst=sums_psum,
-                stationary=work.ones_sbuf[:, p],
-                moving=rows_sbuf[:, first : first + count, columns],
-                is_stationary_onezero=True,
-                accumulate=p > 0,
-            )
+            moving = rows_sbuf[:, first : first + count, columns]
+            multiply(sums_psum, work.ones_sbuf[:, p], moving, p > 0, is_stationary_onezero=True)
         copy_balanced(sums_sbuf[:, first : first + count], sums_psum, work.ledger)
     found_sbuf = sums_sbuf.reshape((beside, groups, taps))[:, :, 0 : plan.span]
     if work.added != None:

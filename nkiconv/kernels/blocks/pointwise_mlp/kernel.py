@@ -172,12 +172,8 @@ class InputNorm:
         sums_psum = nl.ndarray((m_tiles[0][1], len(m_tiles)), dtype=nl.float32, buffer=nl.psum)
         for tile, (m, mn) in enumerate(m_tiles):
             for index, (_, cn) in enumerate(c_tiles):
-                nisa.nc_matmul(
-                    dst=sums_psum[0:mn, tile : tile + 1],
-                    stationary=filters[0:cn, index, m : m + mn],
-                    moving=bias[0:cn, index : index + 1],
-                    accumulate=index > 0,
-                )
+                own, moving = filters[0:cn, index, m : m + mn], bias[0:cn, index : index + 1]
+                multiply(sums_psum[0:mn, tile : tile + 1], own, moving, index > 0)
         found_sbuf = nl.ndarray(sums_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
         for first, count, _, mn in alike(m_tiles):
             dst, sums = (one[0:mn, first : first + count] for one in (found_sbuf, sums_psum))

@@ -8,11 +8,12 @@ other sums. All in fp32.
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import size_of
-from ..._engines import book_vector, scaled
+from ..._engines import book_vector, copy_balanced, scaled
 from ..._epilogue import evacuate, load_bias
 from ..._masks import constant
-from ..._pixel_norms import before_norm, keep, rstd_of, scale_pixels, total_of
+from ..._pixel_norms import before_norm, rstd_of, scale_pixels, total_of
 from ..regions import store_regions
+from ..sums import multiply
 from .rows import Deferred, regions_of_bank, window
 
 #: The fewest matmuls between a bank's last sums and the matmul that adds them, or their squares: they hide Vector.
@@ -49,7 +50,7 @@ class Norms:
         for results in every:
             sums = window(results.y_sbuf, bank)
             kept_sbuf = nl.ndarray(sums.shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
-            keep(kept_sbuf, sums, self.ledger)
+            copy_balanced(kept_sbuf, sums, self.ledger)
             self.store(self.operands.kept, kept_sbuf, results, bank)
 
     def store(self, hbm, tile_sbuf, results, bank):
@@ -68,13 +69,7 @@ class Norms:
         all M tiles (centers), or normalize and store them by the mean square."""
         shape = total_sbuf.shape
         means_psum = nl.ndarray((nl.tile_size.pmax, *shape[1:]), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_matmul(
-            dst=means_psum,
-            stationary=self.ones_sbuf[0 : shape[0]],
-            moving=total_sbuf,
-            is_stationary_onezero=True,
-            accumulate=False,
-        )
+        multiply(means_psum, self.ones_sbuf[0 : shape[0]], total_sbuf, False, is_stationary_onezero=True)
         if not centers:
             self.normalize(every, bank, means_psum)
             return

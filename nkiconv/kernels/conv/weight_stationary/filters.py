@@ -26,6 +26,7 @@ from ..._masks import constant, keep_between, keep_equal
 from ..._warm import warm_zeros
 from ..filter_feed import clear_tile, clear_words, tiles_in_turn, transposed_bank, turn_forwards
 from ..regions import load_filters, load_region
+from ..sums import multiply
 from .packed_filters import PackedFilters
 from .results import Biases
 from .stacked_filters import ToeplitzFilters, TransposedFilters
@@ -207,7 +208,7 @@ class GroupFilters(nl.NKIObject):
         taps_psum = nl.ndarray((inputs, taps, self.size), dtype=nl.float32, buffer=nl.psum)
         for tap in range(taps):
             own_sbuf, ones_sbuf = spread_sbuf[:, tap], self.ones_sbuf[0:parts, 0 : self.size]
-            nisa.nc_matmul(dst=taps_psum[:, tap], stationary=own_sbuf, moving=ones_sbuf, accumulate=False)
+            multiply(taps_psum[:, tap], own_sbuf, ones_sbuf, False)
         return taps_psum
 
     def _transposed_alone(self, raw):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import banks_of, blocks_in
+from ....schedules.geometry import valid_range
 from ....schedules.tiles import div_ceil
 from ..._engines import (
     GPSIMD_START_WORK,
@@ -22,7 +23,7 @@ from ..._engines import (
 )
 from ..._epilogue import evacuate
 from ..regions import clear_window
-from ..sums import along, places_of_elements, places_of_outputs, spaced, taps_by_cover
+from ..sums import along, places_of_elements, places_of_outputs, spaced
 
 #: Tiles for sums of several taps that are made ahead: GpSimd has additions between their zeros.
 PARTS_AHEAD = 4
@@ -144,15 +145,18 @@ class OutputsMet(nl.NKIObject):
 def outputs_of_tile(sums, tile):
     """All OutputsMet of a part of a row; if x is dilated, one for each residue of outputs by its step, as far as each
     has a tap."""
-    every, found = taps_by_cover(sums, tile[0], tile[1]), []
+    (q0, qn, *_), found = tile, []
+    met = ((tap, valid_range(sums, tap, q0, qn)) for tap in range(sums.taps))
+    # taps with all outputs come first, so that the others add to existing sums
+    every = sorted((one for one in met if one[1][2] > 0), key=lambda one: one[1][2] < qn)
     steps = {met[1] for _, met in every}
     step = steps.pop() if len(steps) == 1 else 1
-    for first in range(min(step, tile[1])):
-        count = div_ceil(tile[1] - first, step)
-        own = [tap for tap in every if (tap[1][0] - tile[0]) % step == first]
+    for first in range(min(step, qn)):
+        count = div_ceil(qn - first, step)
+        own = [tap for tap in every if (tap[1][0] - q0) % step == first]
         whole = [tap for tap in own if tap[1][1] * tap[1][2] == step * count]
         order = whole[1:] + [tap for tap in own if tap not in whole] + whole[:1]
         if len(order) == 0:
-            return [OutputsMet(first=0, step=1, count=tile[1], taps=every)]
+            return [OutputsMet(first=0, step=1, count=qn, taps=every)]
         found.append(OutputsMet(first=first, step=step, count=count, taps=order))
     return found
