@@ -170,11 +170,7 @@ class OutputStatistics:
         else:
             nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.gpsimd)
 
-    def end(self):
-        """Store all statistics that wait for moves to other partitions."""
-        self.store_moved(0)
-
-    def store_moved(self, most):
+    def store_moved(self, most=0):
         """Store statistics that were moved to other partitions, all but the last `most`."""
         while len(self.moving) > most:
             self.moving.pop(0)()

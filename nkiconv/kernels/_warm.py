@@ -7,7 +7,7 @@ could (trn2.toml, throttle.*). Zeros have 16 bits for all dtypes of data: an fp3
 from dataclasses import dataclass
 
 from .._nki import nisa, nl
-from ..schedules.tiles import BANK_COLUMNS
+from ..schedules.tiles import BANK_COLUMNS, dense_strides, size_of
 from ._masks import constant
 
 #: Blocks of 128 columns of a matmul on zeros that writes a whole bank.
@@ -47,13 +47,10 @@ def warm_up(zeros_sbuf, count, blocks):
 def accumulator(warm, shape):
     """(fp32 sums of `shape` in PSUM, whether they are zeros already): a WarmBank that is wide enough, or a new tile;
     after a new tile no later sums take a WarmBank."""
-    columns, pattern = 1, []
-    for axis in range(len(shape) - 1, 0, -1):
-        pattern = [[columns, shape[axis]]] + pattern
-        columns = columns * shape[axis]
+    free = [[step, count] for step, count in zip(dense_strides(shape[1:]), shape[1:])]
     for bank in warm:
-        if bank.psum != None and columns <= bank.columns:
-            sums_psum = bank.psum.ap(pattern=[[BANK_COLUMNS, shape[0]]] + pattern, offset=0)
+        if bank.psum != None and size_of(shape[1:]) <= bank.columns:
+            sums_psum = bank.psum.ap(pattern=[[BANK_COLUMNS, shape[0]], *free], offset=0)
             bank.psum = None
             return sums_psum, True
     for bank in warm:

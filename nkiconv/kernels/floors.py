@@ -5,7 +5,7 @@
 """
 
 from .._nki import nki, nl
-from ..schedules.tiles import div_ceil, share
+from ..schedules.tiles import div_ceil, lines_of, share
 from ._dma import copy, load, store
 
 
@@ -54,8 +54,6 @@ def copy_floor(in_ref, out_elems, tile_elems):
 def move_flat(flat_hbm, first, tile_sbuf, count, move):
     """Elements first .. first+count-1 of a flat HBM tensor into (or out of) a tile, spread over all its rows."""
     columns = div_ceil(count, tile_sbuf.shape[0])
-    rows, rest = count // columns, count % columns
-    if rows > 0:
-        move(tile_sbuf[0:rows, 0:columns], flat_hbm, [[columns, rows], [1, columns]], first)
-    if rest > 0:
-        move(tile_sbuf[rows : rows + 1, 0:rest], flat_hbm, [[columns, 1], [1, rest]], first + rows * columns)
+    for at, rows, each in lines_of(count, columns):
+        row = at // columns
+        move(tile_sbuf[row : row + rows, 0:each], flat_hbm, [[columns, rows], [1, each]], first + at)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .block_axes import BlockAxis, Part, home_element, part_of
 from .cuts import axis_elements, cut_planes
-from .geometry import Axis, Geometry, is_of_planes
+from .geometry import Axis, Geometry
 from .tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, share, some_of
 
 if TYPE_CHECKING:
@@ -78,9 +78,10 @@ class Sweep:
 def home_first(
     geometry: Geometry, axes: Sequence[BlockAxis], v: Sequence[int], found: Sequence[Place]
 ) -> tuple[Place, ...]:
-    """Products of sweep v. For volumes the last elements that all blocks see come first: sums that begin with them and
-    go on in order round alike wherever a video is cut."""
-    home = [home_element(axis, one) for axis, one in zip(axes, v, strict=True)] if is_of_planes(geometry) else []
+    """Products of sweep v. If an output reads several planes the last elements that all blocks see come first: sums
+    that begin with them and go on in order round alike wherever a video is cut."""
+    several = geometry.planes.taps > 1 or geometry.depth is not None
+    home = [home_element(axis, one) for axis, one in zip(axes, v, strict=True)] if several else []
     return tuple(sorted(found, key=lambda one: list(one.e[: len(home)]) != home))
 
 

@@ -359,9 +359,10 @@ def needed_bytes(plan: BlocksSchedule, raws: int = 0) -> int:
     blocks = plan.gang * plan.settings.buffers * tile_bytes(plan)
     others = 0
     if found is not None:
-        others = transposes.transpose_bytes(plan.source, found, raws or found.raws)
+        *pieces, slab, zeros = found.sizes
+        others = (raws or found.raws) * sum(pieces) + transposes.SLABS * slab + zeros
     gathered = gathered_bytes(plan.geometry, plan.settings.channels)
-    return blocks + others + SUMS_BYTES + held * BANK_BYTES + gathered
+    return blocks + others * plan.source.itemsize + SUMS_BYTES + held * BANK_BYTES + gathered
 
 
 def gathered_bytes(geometry: Geometry, channels: int) -> int:

@@ -17,7 +17,7 @@ from itertools import product
 from .blocks import TRANSPOSED, BlocksSettings, Pass, Region, Run, Tile
 from .cuts import most_of, places_inside, window_of
 from .geometry import Axis, Geometry, valid_range
-from .tiles import BANK_BYTES, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of, whole_words
+from .tiles import P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of
 
 #: About the bytes of neighbouring rows in a DMA.
 RUN_BYTES = 384
@@ -49,11 +49,6 @@ class Span:
     def width(self) -> int:
         """Elements from the first window's first to the last window's last."""
         return (self.count - 1) * self.step + self.extent
-
-    @property
-    def holds_all(self) -> bool:
-        """Whether the frame has all elements of all windows."""
-        return self.frame[0] <= 0 and self.frame[1] >= self.width
 
 
 def inside(frame: Part, first: int, size: int) -> Part:
@@ -289,15 +284,3 @@ def piece_sizes(geometry: Geometry, config: BlocksSettings, passes: Sequence[Pas
                 for at, size in ((int(t < 0), size_of(piece)), (2, size_of(side.slab_shape)), (3, zeros)):
                     found[at] = max(found[at], size)
     return tuple(found)
-
-
-def transpose_bytes(geometry: Geometry, found: Transposes, raws: int) -> int:
-    """Bytes a partition of transposes besides the blocks. raws: pieces of x, and of gy."""
-    *pieces, slab, zeros = found.sizes
-    return (raws * sum(pieces) + SLABS * slab + zeros) * geometry.itemsize
-
-
-def bank_shape(side: Side, itemsize: int) -> tuple[int, int, int, int]:
-    """The shape [128, places, members, channels] of a Side's transposes in a bank."""
-    members, room = side.members[1], whole_words(side.channels[1], itemsize)
-    return P_MAX, BANK_BYTES // (members * room * itemsize), members, room

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from .geometry import Axis, Geometry, Met, filter_rows, valid_range
-from .tiles import BANK_COLUMNS, PARTS, Part, cut_into, div_ceil, share, some_of
+from .tiles import PARTS, Part, cut_into, div_ceil, share, some_of
 
 Thing = TypeVar("Thing")
 
@@ -50,13 +50,6 @@ class Bank:
     qn: int
 
 
-class HasKTiles(Protocol):
-    """An M tile: output channels, and their K tiles of input channels."""
-
-    @property
-    def k_tiles(self) -> Any: ...
-
-
 def cut_planes(count: int, volumes: int, parts: int) -> list[Part]:
     """(first, count) of `parts` parts of `count` planes, as even as possible, or of a few more: no part has planes of
     two volumes."""
@@ -75,12 +68,6 @@ def axis_elements(axis: Axis, count: int) -> int:
     return min(axis.size // axis.images, (window_of(axis, count) - 1) // axis.lhs_dilation + 1)
 
 
-def bank_unit(images: int, pn: int, qn: int, step: int) -> int:
-    """Rows of outputs that fill a bank of PSUM, a multiple of `step`."""
-    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
-    return max(step, rows // step * step)
-
-
 def in_batches(m_tiles: Sequence[Thing], most: int, halves: int) -> list[list[Thing]]:
     """M tiles in batches of at most `most`, as even as possible; halves 2: each half of the M tiles has equally many,
     so that two cores can share them."""
@@ -92,7 +79,7 @@ def in_batches(m_tiles: Sequence[Thing], most: int, halves: int) -> list[list[Th
     return found
 
 
-def k_tiles_of(batch: Sequence[HasKTiles]) -> list[Any]:
+def k_tiles_of(batch: Sequence[Any]) -> list[Any]:
     """K tiles of a batch's M tiles, each once, in order."""
     return list(dict.fromkeys(k_tile for m_tile in batch for k_tile in m_tile.k_tiles))
 

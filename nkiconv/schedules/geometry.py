@@ -228,11 +228,6 @@ def filter_rows(geometry: Geometry) -> int:
     return geometry.planes.taps * geometry.rows.taps
 
 
-def is_of_planes(geometry: Geometry) -> bool:
-    """Whether an output reads several planes, so that x may come in chunks: sums must not depend on where it is cut."""
-    return geometry.planes.taps > 1 or geometry.depth is not None
-
-
 def num_taps(geometry: Geometry) -> int:
     """Taps of a filter for an input channel."""
     return filter_rows(geometry) * geometry.columns.taps

@@ -13,7 +13,6 @@ from .cuts import (
     OutTile,
     Product,
     axis_elements,
-    bank_unit,
     cut_planes,
     home_tap,
     in_order,
@@ -78,7 +77,8 @@ def k_tile_window(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> Part:
     if k_tile.depth == 1 and not k_tile.stores_zeros:
         return out_tile.w0, out_tile.wn
     columns = geometry.columns
-    first, width = out_tile.q0 * columns.stride - columns.before, folded_width(geometry, k_tile, out_tile.qn)
+    last = (tap_groups(geometry, k_tile) - 1) * k_tile.depth * columns.dilation
+    first, width = out_tile.q0 * columns.stride - columns.before, (out_tile.qn - 1) * columns.stride + last + 1
     if comes_staged(geometry, k_tile, out_tile):  # whole rows of whole words
         word = word_of(geometry)
         left = div_ceil(columns.before, word) * word
@@ -91,13 +91,6 @@ def k_tile_window(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> Part:
 def comes_staged(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> bool:
     """Whether rows of x of a K tile are placed between zeros on chip."""
     return k_tile.pairing == STAGED and out_tile.qn == geometry.columns.out
-
-
-def folded_width(geometry: Geometry, k_tile: KTile, qn: int) -> int:
-    """Columns of x that each copy of a folded K tile holds for `qn` outputs of a row."""
-    columns = geometry.columns
-    last = (tap_groups(geometry, k_tile) - 1) * k_tile.depth * columns.dilation
-    return (qn - 1) * columns.stride + last + 1
 
 
 @dataclass(frozen=True)
@@ -170,7 +163,10 @@ def out_tiles_of(
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(qn, min(parts, qn))
     parts_of_planes = cut_planes(planes.out, planes.images, num_parts)
-    unit = bank_unit(1 if apart else most_of(parts_of_planes), pn, qn, step)
+    # rows that fill a bank, a multiple of `step`
+    images = 1 if apart else most_of(parts_of_planes)
+    unit = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
+    unit = max(step, unit // step * step)
     parts_of_rows = cut_rows(P, pn, unit, step, in_halves, settings.loop > 0)
     depths = [(*part, *span(planes, *part)) for part in parts_of_planes]
     rows = [(p0, n, *span(geometry.rows, p0, div_ceil(n, step) * step)) for p0, n in parts_of_rows]

@@ -23,7 +23,6 @@ from .recipes import (
     phases_of,
     ranked_recipes,
     reads_out,
-    tap_count,
 )
 from .rows import LOAD_BYTES_MAX, RowPlan, RowTile, channels_of, load_bytes, part_total, plan_rows, tile_count
 from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, unchecked, warm_up
@@ -144,11 +143,6 @@ def are_on_array(lists: Iterable[Any]) -> bool:
     return any(isinstance(recipe, tuple) and len(recipe) > 0 and recipe[0] != 0 for recipe in some)
 
 
-def is_on_array(settings: MixedSettings) -> bool:
-    """Whether any piece has taps on Tensor, so that a tile's stretches are of one image."""
-    return are_on_array((settings.recipes, settings.start, settings.end))
-
-
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config, on_tensor: bool) -> str:
     """The error of a config's names or values, or why the algorithm never runs the problem; "" if neither."""
     if on_tensor and options.strict_nonfinite:
@@ -170,13 +164,8 @@ def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str
         return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
     for index, recipe in enumerate(recipes):
         right = isinstance(recipe, tuple) and all(type(taps) is int and 0 <= taps <= S for taps in recipe)
-        if (
-            not right
-            or len(recipe) != 4
-            or recipe[2] > 1
-            or (recipe[2] == 0 and recipe[3] > 0)
-            or tap_count(recipe) != S
-        ):
+        right = right and len(recipe) == 4 and recipe[2] in ((1,) if recipe[3] else (0, 1))
+        if not right or sum(recipe) + (recipe[0] == 0) != S:
             return (
                 f"config {name}={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
                 f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
@@ -189,8 +178,9 @@ def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> MixedSchedule:
     """The schedule of all settings, with as many tiles loaded ahead as SBUF holds."""
-    rows = plan_rows(geometry, settings.shard, settings.columns, is_on_array(settings))
     recipes = settings.start + settings.recipes + settings.end
+    # a tile's stretches are of one image if any piece has taps on Tensor
+    rows = plan_rows(geometry, settings.shard, settings.columns, are_on_array((recipes,)))
     in_psum = [3 if recipe[1] == 0 and recipe[3] > 0 else 2 for recipe in recipes if recipe[0] > 0]
     found = MixedSchedule(
         settings=replace(settings, columns=rows.columns, piece=min(settings.piece, max(1, rows.columns))),
@@ -275,20 +265,14 @@ def mixed_cuts(qn: int, plan: MixedSchedule, is_first: bool) -> Widths:
     return (*(end for end in ends if end < qn), qn)
 
 
-def widths_of(qn: int, plan: MixedSchedule, is_first: bool) -> Widths:
-    """Widths of the pieces of a tile: narrow ones at a part's beginning, then equal ones."""
-    *narrow, rest = (end - first for first, end in itertools.pairwise((0, *mixed_cuts(qn, plan, is_first))))
-    return (*narrow, *(count for _, count in cut(rest, plan.settings.piece)))
-
-
 def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]) -> list[MixedPiece]:
     """The pieces of all tiles of a part, in order."""
-    settings, spans = plan.settings, []
+    settings, spans = plan.settings, list[tuple[int, int, int]]()
     for i, tile in enumerate(tiles):
-        q0 = 0
-        for width in widths_of(tile.qn, plan, i == 0):
-            spans.append((i, q0, width))
-            q0 += width
+        # narrow ones at a part's beginning, then equal ones
+        *narrow, (begin, end) = itertools.pairwise((0, *mixed_cuts(tile.qn, plan, i == 0)))
+        spans += [(i, first, last - first) for first, last in narrow]
+        spans += [(i, begin + first, width) for first, width in cut(end - begin, settings.piece)]
     # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
     in_turn = all(map(reads_out, settings.recipes))
     pieces, stores = [], _stores(spans, store_bytes(plan) // epilogue.y_itemsize)

@@ -44,12 +44,6 @@ FIRST_WIDTHS = 256, 384, 512
 PIECE = 2048
 
 
-def tap_count(recipe: Recipe) -> int:
-    """Taps of a recipe."""
-    products = recipe[2] + (1 if recipe[0] == 0 else 0)
-    return recipe[0] + recipe[1] + recipe[3] + products
-
-
 def vector_steps(recipe: Recipe) -> int:
     """Steps on Vector of the longer chain."""
     return max(recipe[1], recipe[3])

@@ -107,11 +107,6 @@ def some_of(things: Sequence[Thing], part: Part) -> list[Thing]:
     return list(things[part[0] : part[0] + part[1]])
 
 
-def filled(count: int, value: Thing) -> list[Thing]:
-    """A list of `count` times a value."""
-    return [value] * count
-
-
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides, in elements, of an HBM tensor."""
     return tuple(math.prod(shape[index + 1 :]) for index in range(len(shape)))

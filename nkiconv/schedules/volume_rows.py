@@ -21,7 +21,7 @@ from .moving_filters import FilterSchedule, raw_bytes, way_of
 from .options import Options, norm_bytes
 from .regions import Register, register_of
 from .settings import WARM_UPS, Settings, count, less, more, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf
 
 #: Numbers of parts of y's columns, tried in order until x fits; the most banks of a tile's sums in candidates.
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -159,7 +159,7 @@ def moves_of(geometry: Geometry, plan: RowSchedule, item: Outputs) -> Moves:
 
 @lru_cache(maxsize=MOVES_KEPT)
 def _moves(planes: Axis, banks: tuple[Part, ...], z0: int, zn: int) -> Moves:
-    started = filled(zn, False)
+    started = [False] * zn
     first: list[Move] = []
     rest: list[Move] = []
     d0, dn = span(planes, z0, zn)

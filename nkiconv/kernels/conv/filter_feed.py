@@ -5,7 +5,6 @@ from typing import Any
 
 from ..._nki import nisa, nl
 from ...schedules.tiles import WORD_BYTES, size_of, whole_words
-from ...schedules.tiles import transposes_of_bank as transposes_of_bank
 from .._engines import copy_balanced
 
 

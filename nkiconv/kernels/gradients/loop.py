@@ -9,7 +9,7 @@ from ...schedules.blocks import taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD
-from ...schedules.tiles import PSUM_BANKS, div_ceil, filled
+from ...schedules.tiles import PSUM_BANKS, div_ceil
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
@@ -44,7 +44,7 @@ def run_passes(work, passes, buffers):
     """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
     (tiles, products), work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
     feed, settings = Feed(tiles, buffers, partial(load_blocks, work)), work.plan.settings
-    sums, held, joint = [], filled(PSUM_BANKS, None), None
+    sums, held, joint = [], [None] * PSUM_BANKS, None
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None
     for at, some in enumerate(products):
         if ahead == None:

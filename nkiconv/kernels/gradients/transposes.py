@@ -5,13 +5,13 @@ from itertools import cycle
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import GY_TRANSPOSED
-from ...schedules.blocks_transposes import SLABS, bank_shape, sides_of
-from ...schedules.tiles import BANK_BYTES, cut, div_ceil, filled, size_of, some_of
+from ...schedules.blocks_transposes import SLABS, sides_of
+from ...schedules.tiles import BANK_BYTES, cut, div_ceil, size_of, some_of, whole_words
 from .._dma import copy
 from .._engines import copy_balanced, copy_by_vector
 from .._masks import constant
 from ..conv.filter_feed import Buffer
-from ..conv.regions import around, load_region, offset_at
+from ..conv.regions import around, clear_window, load_region, offset_at
 from ..conv.sums import along
 from .loads import Piece, load_x
 
@@ -41,7 +41,7 @@ def start_transposes(work, buffers):
     slabs = cycle([Buffer(tile) for tile in tiles(SLABS, plan.sizes[2], dtypes[0])])
     banks = cycle(tiles(plan.banks, BANK_BYTES // work.geometry.itemsize, dtypes[0], nl.psum))
     zeros_sbuf = constant((P_MAX, plan.sizes[3]), dtypes[0], 0.0) if plan.sizes[3] else None
-    return Ahead(raws, slabs, banks, zeros_sbuf, filled(buffers, (-1, [])))
+    return Ahead(raws, slabs, banks, zeros_sbuf, [(-1, [])] * buffers)
 
 
 def transpose_for(work, ahead, feed, some):
@@ -94,10 +94,7 @@ def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
         # zeros are put around rows before earlier rows are evacuated from PSUM
         for later in needed[len(sources) : index + SLABS - 1]:
             sources.append(source_of(work, ahead, side, raw, rows, later))
-        if sources[index] == None:
-            clear_row(side, row, tile_sbuf)
-        else:
-            transpose_row(work, ahead, side, row, sources[index], tile_sbuf)
+        transpose_row(work, ahead, side, row, sources[index], tile_sbuf)
 
 
 def load_piece(work, ahead, side, rows, loads, channel):
@@ -130,7 +127,7 @@ def source_of(work, ahead, side, raw, rows, row):
         source = raw[:, :, 0, along(row + first * span.step - span.frame[0], end - first, span.step)]
     else:
         source = raw[:, :, first:end, row - rows[0]]
-    if (first, end) == (0, span.count) and columns.holds_all:
+    if (first, end) == (0, span.count) and columns.frame[0] <= 0 and columns.frame[1] >= columns.width:
         return source, -columns.frame[0]
     return row_with_zeros(work, ahead, side, source, (first, end)), 0
 
@@ -144,27 +141,24 @@ def row_with_zeros(work, ahead, side, source, blocks):
     if one.zeros != (slab.shape, left, right):
         one.zeros = slab.shape, left, right
         strips = strips + [(0, side.rows.count, 0, left), (0, side.rows.count, right, span.width)]
-    for b0, b1, w0, w1 in strips:
-        if b0 < b1 and w0 < w1:
-            nisa.memset(dst=slab[:, :, b0:b1, w0:w1], value=0.0, engine=nisa.engine.gpsimd)
+    for strip in strips:
+        clear_window(slab, *strip, nisa.engine.gpsimd)
     columns = slice(left - span.frame[0], right - span.frame[0])
     copy_by_vector(slab[:, :, first:last, left:right], source[:, :, :, columns], work.ledger)
     return slab
 
 
-def clear_row(side, row, tile_sbuf):
-    """Write zeros to a row of windows that is outside of the tensor."""
-    (member, members), extent, (c, channels) = side.members, side.rows.extent, side.channels
-    rows = along(member * extent + row, members, extent)
-    into = tile_sbuf[:, rows, 0 : side.columns.extent, c : c + channels]
-    nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
-
-
 def transpose_row(work, ahead, side, row, source, tile_sbuf):
-    """Transpose a row of all windows into a tile. source: of `source_of`."""
-    (row_sbuf, start), span, (member, members), (c, channels) = source, side.columns, side.members, side.channels
-    units, extent, step = side.count * side.rows.count * span.count, side.rows.extent, span.spacing
-    rows, shape = along(member * extent + row, members, extent), bank_shape(side, work.geometry.itemsize)
+    """Transpose a row of all windows into a tile, or write its zeros. source: of `source_of`."""
+    span, (member, members), (c, channels), extent = side.columns, side.members, side.channels, side.rows.extent
+    rows = along(member * extent + row, members, extent)
+    if source == None:
+        zeros = tile_sbuf[:, rows, 0 : span.extent, c : c + channels]
+        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
+        return
+    (row_sbuf, start), units, step = source, side.count * side.rows.count * span.count, span.spacing
+    room, itemsize = whole_words(channels, work.geometry.itemsize), work.geometry.itemsize
+    shape = nl.tile_size.pmax, BANK_BYTES // (members * room * itemsize), members, room
     for first, count in cut(div_ceil(span.extent, step), shape[1]):
         bank = next(ahead.banks).view(tile_sbuf.dtype)
         bank = bank[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)

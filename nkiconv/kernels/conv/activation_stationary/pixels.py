@@ -187,11 +187,7 @@ class PixelCore(Core):
 
     def pixels_at(self, out_tile, x_sbuf, bank, tile, k_tile, tap):
         """The stationary of a tile: its pixels at a tap."""
-        source, block, parts = (
-            self.plan.source,
-            bank.block,
-            self.plan.k_tiles[k_tile][0].count * self.plan.source.copies,
-        )
+        source, block = self.plan.source, bank.block
         planes, rows, columns, dense = source.planes, source.rows, source.columns, source.dense
         row, s = tap // source.across, tap % source.across * source.shifts
         t, r = row // rows.taps, row % rows.taps
@@ -202,7 +198,7 @@ class PixelCore(Core):
         if dense:
             by_row, by_column = by_row // rows.lhs_dilation, by_column // columns.lhs_dilation
         every = (d, block.zn, planes.stride), (h, block.pn, by_row), (w, block.units, by_column)
-        return spaced(x_sbuf, (0, parts), *every)
+        return spaced(x_sbuf, (0, self.plan.k_tiles[k_tile][0].count * source.copies), *every)
 
     def evacuate_bank(self, item, bank):
         """Evacuate a bank into its block's results; after the last bank of a block store them."""

@@ -12,13 +12,13 @@ from ...._nki import nisa, nl
 from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import Outputs, places_inside, window_of
 from ....schedules.geometry import span
-from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
+from ....schedules.tiles import cut_at, div_ceil, transposes_of_bank, whole_words
 from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
 from ..._engines import copy_balanced, new_ledger
 from ..._prologue import load_x
 from ..._warm import warm_up
 from ..call import moved_operands
-from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
+from ..filter_feed import tiles_in_turn, transposed_bank
 from ..regions import around, clear_window, offset_at, store_regions
 from ..sums import zero_sums
 from .filters import Filters
@@ -63,7 +63,7 @@ class RowCore(Core):
         parts, (planes, width) = max(parts_of(one, len(one)) for one in plan.k_tiles), rows_window(geometry, plan)
         shape = (parts, len(plan.k_tiles) * max(1, planes), segments, whole_words(width, geometry.itemsize))
         self.ring = tiles_in_turn(plan.ring, shape, self.operands.x_dtype)
-        self.first, self.cleared = 0, filled(plan.ring, None)
+        self.first, self.cleared = 0, [None] * plan.ring
         if self.norm is not None and (plan.steps is None or plan.steps.each % Y_TILES == 0):
             shape = (nl.tile_size.pmax, plan.blocks, segments, max(item.qn for item in plan.items))
             self.y_tiles = tiles_in_turn(Y_TILES, shape, self.operands.y.dtype)
@@ -76,7 +76,7 @@ class RowCore(Core):
     def start_tiles(self, item, most):
         """Tiles of x by row, None for rows that are not loaded: loads at most `most` rows of an output tile's first
         step."""
-        tiles = filled(segment_rows(self.plan, item) * self.geometry.rows.stride + self.plan.ring, None)
+        tiles = [None] * (segment_rows(self.plan, item) * self.geometry.rows.stride + self.plan.ring)
         self.load_step(item, tiles, 0, most)
         return tiles
 

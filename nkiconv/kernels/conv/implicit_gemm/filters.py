@@ -74,11 +74,6 @@ def slot_of(tile_sbuf, geometry, slot):
     return tile_sbuf if slot == 0 else tile_sbuf[:, first:end]
 
 
-def load_channels(operands, geometry, block):
-    """Load the filters of a depthwise M tile by channel of x: [cn, multiplier, rows, columns] in SBUF."""
-    return load_depthwise(operands, geometry, *block.k_tile[:2])
-
-
 def load_stationaries(tile_sbuf, operands, geometry, block):
     """Load a packed filter as stationaries: in runs of a channel's taps, or of one tap if they are folded."""
     m_tile, (c0, cn, depth, *_) = block.m_tile, block.k_tile
@@ -190,7 +185,7 @@ def spread_groups(taps, mask_sbuf):
 #: first transpose: an engine that waits for a later block keeps the Tensor Engine waiting.
 SUMS_AHEAD, ORDER_AHEAD = 6, 2
 #: Loads of blocks that are not stationaries yet, by kind.
-LOADS = {DIAGONALS: load_channels, BACKWARDS: load_backwards, READY: load_backwards, PLANES: load_planes_of_taps}
+LOADS = {BACKWARDS: load_backwards, READY: load_backwards, PLANES: load_planes_of_taps}
 
 
 class Filters:
@@ -244,6 +239,8 @@ class Filters:
         elif block.kind == PACKED:
             raw_sbuf = new_tile(geometry, block, operands.w_dtype, True)
             load_stationaries(raw_sbuf, operands, geometry, block)
+        elif block.kind == DIAGONALS:  # by channel of x
+            raw_sbuf = load_depthwise(operands, geometry, *block.k_tile[:2])
         else:
             raw_sbuf = LOADS.get(block.kind, load_taps)(operands, geometry, block)
         if block.kind == READY:

@@ -386,7 +386,7 @@ def run_implicit_gemm(operands, geometry, options, schedule):
         index = repeat.first + repeat.count * repeat.out_tiles
     core.run_items(index, end, end)
     if core.statistics is not None:
-        core.statistics.end()
+        core.statistics.store_moved()
     core.late.finish()
     if core.norms is not None:
         core.norms.waiting.finish()

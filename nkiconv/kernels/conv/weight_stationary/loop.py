@@ -30,9 +30,7 @@ from ....schedules.block_schedule import banks_of, blocks_in, output_in, size_of
 from ....schedules.implicit_gemm import stores_channels
 from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
-from ..._engines import (
-    new_ledger,
-)
+from ..._engines import new_ledger
 from ..._statistics import evacuate_counted
 from ..._warm import accumulator, warm_up
 from ..call import of_array
@@ -226,7 +224,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
     if len(steps) > 0:
         Core(operands, geometry, options, schedule, steps, ledger, statistics).run()
         if statistics is not None:
-            statistics.end()
+            statistics.store_moved()
 
 
 def fresh_first(products, blocks, groups):

@@ -10,15 +10,9 @@ import itertools
 from ...._nki import nisa, nl
 from ....schedules.geometry import filter_rows
 from ....schedules.planes import is_by_plane
-from ....schedules.tiles import cut_at
+from ....schedules.tiles import cut_at, transposes_of_bank
 from ..._engines import copy_balanced
-from ..filter_feed import (
-    clear_tile,
-    clear_words,
-    copy_backwards,
-    transpose_together,
-    transposes_of_bank,
-)
+from ..filter_feed import clear_tile, clear_words, copy_backwards, transpose_together
 from ..regions import load_packed, load_region, pattern_of
 
 

@@ -5,9 +5,9 @@ import itertools
 from ...._nki import nisa, nl
 from ....schedules.cuts import window_of
 from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements
-from ....schedules.tiles import cut_at, cut_into, div_ceil
+from ....schedules.tiles import cut_at, cut_into, div_ceil, transposes_of_bank
 from ..._dma import copy
-from ..filter_feed import clear_words, tiles_in_turn, transpose_together, transposes_of_bank, turn_forwards, turn_into
+from ..filter_feed import clear_words, tiles_in_turn, transpose_together, turn_forwards, turn_into
 from ..regions import load_depthwise, load_region, offset_at
 
 #: DMAs of the first filters, if they have many channels: a DMA of fewer partitions begins earlier.
