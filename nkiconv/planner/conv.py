@@ -219,7 +219,6 @@ def options_of(problem: ConvProblem, asked: Asked) -> Options:
     return Options(
         epilogue=epilogue_of(problem, asked),
         residual=asked.residual is not None,
-        scaled=asked.scaled,
         strict_nonfinite=asked.strict_nonfinite,
         prologue=prologue_of(asked),
         statistics=asked.return_stats is not None,

@@ -76,8 +76,7 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: {NAME} takes 1, or depthwise "
             f"problems with plain filters, groups = C = K; use implicit_gemm or weight_stationary"
         )
-    reason = images_unsupported(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
-    if reason != "":
+    if reason := images_unsupported(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary"):
         return reason
     apart = "initial_frames" if geometry.frames is not None else f"padding of planes, N={geometry.planes.images}"
     if not is_evenly_apart(geometry) or geometry.frames is not None:

@@ -75,8 +75,7 @@ BLOCK_BYTES = 147_456
 
 def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
     """The error of a config's names or values; "" if it is valid. geometry: of x and gy in memory."""
-    reason = BlocksSettings.unsupported_reason(config) or exchange_unsupported(geometry, config, bias)
-    if reason:
+    if reason := BlocksSettings.unsupported_reason(config) or exchange_unsupported(geometry, config, bias):
         return reason
     geometry = in_places(geometry, config)
     one = completed(geometry, config)
@@ -148,15 +147,14 @@ def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
     return ""
 
 
-def whole_taps(geometry: Geometry) -> tuple[int | None, int | None, int | None]:
+def whole_taps(geometry: Geometry) -> list[int | None]:
     """The first tap of planes, of rows and of columns at which outputs see all elements, or None."""
-    planes, rows, columns = map(_whole_tap, geometry.axes)
-    return planes, rows, columns
-
-
-def _whole_tap(axis: Axis) -> int | None:
-    one = replace(axis, size=axis.size // axis.images, out=axis.out // axis.images, images=1)
-    return next((tap for tap in range(one.taps) if valid_range(one, tap, 0, one.out)[2] == one.size), None)
+    found = []
+    for axis in geometry.axes:
+        one = replace(axis, size=axis.size // axis.images, out=axis.out // axis.images, images=1)
+        whole = (tap for tap in range(one.taps) if valid_range(one, tap, 0, one.out)[2] == one.size)
+        found.append(next(whole, None))
+    return found
 
 
 def takes_lines(geometry: Geometry, config: Config) -> bool:

@@ -31,13 +31,11 @@ from .blocks import (
     Pass,
     Run,
     Tile,
-    apart_beside,
     banks_of_taps,
     blocks_geometry,
     completed,
     config_unsupported,
     first_seen,
-    further_beside,
     in_places,
     is_transposed,
     matmuls_beside,
@@ -107,16 +105,6 @@ class BlocksSchedule:
         return 1 if self.transposes is None else self.transposes.gang
 
     @property
-    def apart(self) -> int:
-        """The distance of columns of gy that share a matmul."""
-        return apart_beside(self.geometry)
-
-    @property
-    def further(self) -> int:
-        """The distance of their windows, in columns of taps."""
-        return further_beside(self.geometry)
-
-    @property
     def cleared(self) -> tuple[int, int]:
         """(first, end) of channels of gy that matmuls of several columns read beyond the loaded ones."""
         ends = [(one.k[1], channels_read(one)) for one in self.passes]
@@ -129,8 +117,7 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
     """(Schedule, "") or (None, the reason against it), built once. geometry: of x and gy in memory;
     bias: whether to compute its gradient. A config's open settings take the least memory; see
     `blocks_candidates.chosen`."""
-    reason = config_unsupported(geometry, config, bias) or gradient_unsupported(geometry)
-    if reason:
+    if reason := config_unsupported(geometry, config, bias) or gradient_unsupported(geometry):
         return None, reason
     geometry = in_places(geometry, config)
     if is_transposed(geometry, config):

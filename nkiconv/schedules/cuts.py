@@ -26,6 +26,10 @@ class Outputs:
     qn: int
 
 
+#: One bank of sums: Outputs counted from the first of its output tile.
+Bank = Outputs
+
+
 @dataclass(frozen=True)
 class OutTile(Outputs):
     """Outputs, and the elements d, h, w of x that they need."""
@@ -36,18 +40,6 @@ class OutTile(Outputs):
     hn: int
     w0: int
     wn: int
-
-
-@dataclass(frozen=True)
-class Bank:
-    """One bank of sums: planes, rows and columns from the first of its output tile."""
-
-    z: int
-    zn: int
-    p: int
-    pn: int
-    q: int
-    qn: int
 
 
 def cut_planes(count: int, volumes: int, parts: int) -> list[Part]:

@@ -124,7 +124,11 @@ class BlockSchedule:
         if not by_pixels:
             spans = disjoint_spans(windows, columns.out, out_rows)
             found |= {"rows": seen, "depth": 1, "width": window_width(columns, settings.columns, True), "spans": spans}
-            found |= {"pitch": pitch_of(spans, columns, settings.columns), "matrix_steps": apart, "bank_steps": (1, 1)}
+            # rows of taps are so far apart that columns of a matrix see no tap of another row
+            pitch = settings.columns * columns.stride + window_of(columns, 1) - columns.lhs_dilation
+            products = [one for span in spans for one in span.products]
+            pitch = max(pitch, *((one.first + one.columns[1]) * columns.stride for one in products))
+            found |= {"pitch": pitch, "matrix_steps": apart, "bank_steps": (1, 1)}
             found |= {"bank": (out_rows, max(span.columns[1] for span in spans))}
         else:
             found |= {"rows": height, "depth": div_ceil(seen, height), "width": window_width(columns, widest, False)}
@@ -404,10 +408,3 @@ def span_between(windows: Sequence[Window], edges: Sequence[int], first: int, la
         if q < stop:
             products.append(WindowProduct((v, 1), (q - begin, stop - q), q - windows[v].q, True))
     return Span((begin, end - begin), tuple(products))
-
-
-def pitch_of(spans: Sequence[Span], columns: Axis, most: int) -> int:
-    """Columns from a row of taps to the next, for disjoint windows: enough for all columns of a matrix, so that they
-    see no tap of another row."""
-    seen = most * columns.stride - columns.lhs_dilation + (columns.taps - 1) * columns.dilation + 1
-    return max(seen, *((one.first + one.columns[1]) * columns.stride for span in spans for one in span.products))

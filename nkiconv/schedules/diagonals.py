@@ -73,8 +73,7 @@ READ_MOST = 1024
 
 def config_unsupported(geometry: Geometry, config: Config) -> str:
     """The error of a config's names or values; "" if it is valid."""
-    reason = DiagonalsSettings.unsupported_reason(config)
-    if reason:
+    if reason := DiagonalsSettings.unsupported_reason(config):
         return reason
     for name in ("side", "below"):
         if setting(config, name, 1) == 3:

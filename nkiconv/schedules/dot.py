@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -61,8 +60,7 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
     """The error of a config, or why dot never runs the problem; "" if neither."""
-    reason = DotSettings.unsupported_reason(config) or input_unsupported(geometry, "dot")
-    if reason != "":
+    if reason := DotSettings.unsupported_reason(config) or input_unsupported(geometry, "dot"):
         return reason
     if setting(config, "block", 1) not in BLOCKS:
         return f"config block={setting(config, 'block', 1)}: must be 1, 2, 4, 8 or 16 slots of a stationary"
@@ -86,7 +84,8 @@ class DotSchedule:
     slots: int = 0  # of a chunk, 128 * slots taps of each phase; 0 if one slot does not fit SBUF
     chunks: int = 1
     lags: int = 1  # of a block
-    lag_blocks: int = 1  # lags * lag_blocks >= ceil(Q / D)
+    #: lags * lag_blocks >= ceil(Q / D); column of block b, lag l and phase m: (b * lags + l) * column_phases + m
+    lag_blocks: int = 1
     x_length: int = 0  # positions of x in one chunk, as loaded
     w_length: int = 0  # taps of w in one chunk, as loaded
     keep: bool = False  # whether transposed filters stay in SBUF for all images
@@ -111,11 +110,6 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: DotSchedule)
             f"SBUF, {SBUF_BYTES} bytes per partition; use vector"
         )
     return ""
-
-
-def padded_columns(plan: DotSchedule) -> int:
-    """Computed columns, Q or a few more: that of block b, lag l and phase m is (b * lags + l) * phases + m."""
-    return plan.lag_blocks * plan.lags * plan.column_phases
 
 
 def x_slots(plan: DotSchedule) -> int:
@@ -194,21 +188,6 @@ def tiles(geometry: RowGeometry, plan: DotSchedule) -> list[DotUnit]:
     ]
 
 
-def count_tiles(geometry: RowGeometry, plan: DotSchedule) -> int:
-    """The number of `tiles`."""
-    return sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
-
-
-def dot_units(plan: DotSchedule, some: Sequence[DotUnit]) -> list[DotUnit]:
-    """All chunks of some tiles, in order."""
-    return [replace(tile, chunk=chunk) for tile in some for chunk in range(plan.chunks)]
-
-
-def needs_filter(plan: DotSchedule, units: Sequence[DotUnit], index: int) -> bool:
-    """Whether a unit loads and transposes its filter, and does not have it in SBUF from the image before."""
-    return units[index].n == 0 or index < plan.chunks or not plan.keep
-
-
 def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]]:
     """(g0, gn, phase, lag_block) of a unit's steps, in order: products of groups g0 .. g0+gn-1 and one block of lags of
     one column phase, which share a PSUM bank."""
@@ -231,7 +210,8 @@ def warm_up_of(target: Target) -> int:
 def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target: Target) -> float:
     """ns of a core: its units one after the other, each as long as its busiest engine, or HBM."""
     fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
-    units, groups = div_ceil(count_tiles(geometry, plan), PARTS) * plan.chunks, min(plan.taps, geometry.C)
+    tiles = sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
+    units, groups = div_ceil(tiles, PARTS) * plan.chunks, min(plan.taps, geometry.C)
     filters, products = plan.tap_phases * plan.slots / (geometry.N if plan.keep else 1), groups * blocks * window
     slots = filters + plan.column_phases * plan.tap_phases * x_slots(plan)
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns

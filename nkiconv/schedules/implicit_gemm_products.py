@@ -218,7 +218,7 @@ def _banks(planes: int, rows: int, columns: int, pt: int, last: bool) -> Sequenc
 def _split_last(banks: list[Bank]) -> list[Bank]:
     """Banks with the last one cut in two, by images, rows or columns, if both parts have enough columns."""
     one, before = banks[-1], banks[:-1]
-    for first, count, each in (("z", "zn", one.pn * one.qn), ("p", "pn", one.qn), ("q", "qn", 1)):
+    for first, count, each in (("z0", "zn", one.pn * one.qn), ("p0", "pn", one.qn), ("q0", "qn", 1)):
         total, tail = getattr(one, count), div_ceil(COLUMNS_MIN, each)
         if (total - tail) * each >= COLUMNS_MIN:
             begin = getattr(one, first) + total - tail
@@ -298,10 +298,10 @@ def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile
     # planes of taps with separate sums have the same valid ranges
     rows = (geometry.planes.taps if geometry.direct is None else 1) * axis.taps
     for row in in_order(rows, first):
-        on_planes = valid_range(geometry.planes, row // axis.taps, out_tile.z0 + bank.z, bank.zn)
-        on_rows = valid_range(axis, row % axis.taps, out_tile.p0 + bank.p, bank.pn)
+        on_planes = valid_range(geometry.planes, row // axis.taps, out_tile.z0 + bank.z0, bank.zn)
+        on_rows = valid_range(axis, row % axis.taps, out_tile.p0 + bank.p0, bank.pn)
         for group in range(tap_groups(geometry, k_tile) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
-            on_columns = group_met(geometry, k_tile, group, out_tile.q0 + bank.q, bank.qn)
+            on_columns = group_met(geometry, k_tile, group, out_tile.q0 + bank.q0, bank.qn)
             if on_columns[2] == 0:
                 continue
             parts = group_depth(geometry, k_tile, group) * k_tile.cn
@@ -343,7 +343,7 @@ def _pairs_of(
     geometry: Geometry, k_tile: KTile, every: list[Product], out_tile: OutTile, bank: Bank, which: int
 ) -> list[TapPair]:
     """The TapPairs of a paired K tile; pairs of taps cover the whole bank, as zeros are stored around x."""
-    rows, columns = (out_tile.p0 + bank.p, 1, bank.pn), (out_tile.q0 + bank.q, 1, bank.qn)
+    rows, columns = (out_tile.p0 + bank.p0, 1, bank.pn), (out_tile.q0 + bank.q0, 1, bank.qn)
     if k_tile.pairing == CHUNKS:
         return [
             TapPair((one.row, one.group), None, one.planes, rows if bank.zn > 1 else one.rows, one.columns)
@@ -354,7 +354,7 @@ def _pairs_of(
         # the last tap after the others: the second slot of a plain filter holds no other tap
         last = (filter_rows(geometry) - 1, geometry.columns.taps - 1)
         every = sorted(every, key=lambda one: (one.row, one.group) == last)
-    taps, window = [(one.row, one.group) for one in every], ((out_tile.z0 + bank.z, 1, bank.zn), rows, columns)
+    taps, window = [(one.row, one.group) for one in every], ((out_tile.z0 + bank.z0, 1, bank.zn), rows, columns)
     twos = zip(taps[::2], taps[1::2], strict=False)
     found = [TapPair(min(one, other), max(one, other), *window) for one, other in twos]
     if len(taps) % 2 == 1:

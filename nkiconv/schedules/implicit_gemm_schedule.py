@@ -92,11 +92,6 @@ class Schedule:
     moved: tuple[int, ...]
 
     @property
-    def loop(self) -> int:
-        """Pairs of output tiles in a device loop's body; 0: all are unrolled."""
-        return self.settings.loop
-
-    @property
     def together(self) -> bool:
         """Whether an output tile's sums of all M tiles are made together, one K tile of x after the other."""
         return self.settings.order == "chunks"
@@ -126,7 +121,7 @@ class Schedule:
             for index, m_tile in enumerate(batch):
                 for bank in banks_of(m_tile_out_tile(item.out_tile, m_tile), item.last and index + 1 == len(batch)):
                     own = bank_of_y(self.geometry, item.out_tile, bank)
-                    found.append((m_tile, z0 + own.z, own.zn))
+                    found.append((m_tile, z0 + own.z0, own.zn))
         return found
 
     def banks_together(self, index: int) -> int:
@@ -229,7 +224,7 @@ class Schedule:
     def repeats(self, first: int, count: int, most: int | None = None) -> Iterator[Repeat]:
         """The Repeats among a core's items first .. first + count - 1, of `most` iterations at most; each also loads x
         of the item after it."""
-        out_tiles, index, end = 2 * self.loop, first + 1, first + count
+        out_tiles, index, end = 2 * self.settings.loop, first + 1, first + count
         while 0 < out_tiles < end - index:
             times = self._times(index, out_tiles, end if most is None else min(end, index + (most + 1) * out_tiles))
             register = register_of(self.geometry, self._apart(index, out_tiles)) if times > 1 else None

@@ -170,8 +170,7 @@ def products_unsupported(geometry: Geometry, options: Options, product: str) -> 
         return f"config product={product}: takes float8_e4m3 and float8_e5m2; use 'single'"
     if geometry.groups > 1 or geometry.C == 1:
         return f"config product={product}: needs one group and several channels, not C={geometry.C}; use 'single'"
-    reason = images_unsupported(geometry.planes, f"config product={product}", "'single'")
-    if reason != "":
+    if reason := images_unsupported(geometry.planes, f"config product={product}", "'single'"):
         return reason
     if geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1:
         return f"config product={product}: takes lhs_dilation=(1, 1); use 'single'"

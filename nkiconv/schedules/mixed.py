@@ -147,13 +147,11 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config, 
     """The error of a config's names or values, or why the algorithm never runs the problem; "" if neither."""
     if on_tensor and options.strict_nonfinite:
         return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
-    reason = MixedSettings.unsupported_reason(config, "mixed" if on_tensor else "vector")
-    if reason != "":
+    if reason := MixedSettings.unsupported_reason(config, "mixed" if on_tensor else "vector"):
         return reason
     given = dict(config or ())
     for name in ("recipes", "start", "end"):
-        reason = recipes_unsupported(name, given[name], geometry.S, on_tensor) if name in given else ""
-        if reason != "":
+        if reason := recipes_unsupported(name, given[name], geometry.S, on_tensor) if name in given else "":
             return reason
     return ""
 

@@ -88,8 +88,6 @@ class Options:
 
     epilogue: Epilogue
     residual: bool
-    #: whether beta is not 1
-    scaled: bool
     #: whether NaN and Inf must stay in their group and window
     strict_nonfinite: bool
     prologue: Prologue = NO_PROLOGUE

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .cuts import Bank, OutTile
-from .geometry import Axis, Geometry, images_axis
+from .geometry import Axis, Geometry
 from .options import Options
 from .tiles import Part, div_ceil
 
@@ -58,23 +58,6 @@ def with_pairs(geometry: Geometry) -> Geometry:
         size=PRODUCTS_OF_PAIR * pairs, taps=PRODUCTS_OF_PAIR, out=pairs, stride=PRODUCTS_OF_PAIR, images=planes.images
     )
     return replace(geometry, planes=multiplied, direct=geometry)
-
-
-def with_rows_of_taps(geometry: Geometry) -> Geometry:
-    """The Geometry of pairs with the channels of x for each row of taps, row by row: channel r * C + c of row p is row
-    p + r * dilation - before of channel c."""
-    rows, apart = geometry.rows, geometry.w_strides
-    w_strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
-    C = rows.taps * geometry.C
-    return replace(geometry, C=C, rows=images_axis(rows.out), w_strides=w_strides, depth=rows)
-
-
-def rows_of_taps_unsupported(geometry: Geometry) -> str:
-    """Why rows of taps of pairs of planes cannot be channels; "" if they can."""
-    rows = geometry.rows
-    if rows.taps == 1 or rows.stride > 1 or rows.lhs_dilation > 1 or geometry.x_strides[0] == 1:
-        return "needs R of 2 or more, stride and lhs_dilation of rows of 1, and rows of x in HBM"
-    return ""
 
 
 def row_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int]]:
@@ -139,5 +122,5 @@ def bank_of_y(geometry: Geometry, out_tile: OutTile, bank: Bank) -> Bank:
     """A bank of outputs in planes of y, from the first of its output tile."""
     if geometry.direct is None:
         return bank
-    first, count = PAIR * bank.z, planes_of_y(geometry, out_tile)[1]
-    return Bank(z=first, zn=min(PAIR * bank.zn, count - first), p=bank.p, pn=bank.pn, q=bank.q, qn=bank.qn)
+    first, count = PAIR * bank.z0, planes_of_y(geometry, out_tile)[1]
+    return replace(bank, z0=first, zn=min(PAIR * bank.zn, count - first))

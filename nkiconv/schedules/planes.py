@@ -20,7 +20,6 @@ from itertools import groupby
 from .cuts import window_of
 from .geometry import Axis, Geometry, filter_rows, images_axis, parts_of_x
 from .options import PROLOGUE_ARGUMENTS, Options
-from .pairs_of_planes import rows_of_taps_unsupported, with_rows_of_taps
 from .settings import Config, setting
 from .tiles import P_MAX, Part, cut, div_ceil
 
@@ -42,14 +41,15 @@ def without_planes(config: Config) -> Config:
 
 def planes_unsupported(algorithm: str, geometry: Geometry, options: Options) -> str:
     """Why the planes of taps cannot be channels; "" if they can."""
-    planes, reason = geometry.planes, ""
+    planes, rows, reason = geometry.planes, geometry.rows, ""
     of_taps = geometry.planes.taps * geometry.w_strides[1]
     if options.prologue.asked:
         reason = f"copies of x have no prologue ({PROLOGUE_ARGUMENTS})"
     elif algorithm not in BY_CHANNELS:
         reason = f"{algorithm} takes them as taps"
     elif geometry.direct is not None:
-        reason = rows_of_taps_unsupported(geometry)
+        if rows.taps == 1 or rows.stride > 1 or rows.lhs_dilation > 1 or geometry.x_strides[0] == 1:
+            reason = "needs R of 2 or more, stride and lhs_dilation of rows of 1, and rows of x in HBM"
     elif planes.taps == 1 or geometry.groups > 1 or planes.lhs_dilation > 1:
         reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
     elif of_taps == 0 or geometry.x_strides[0] == 1 or geometry.hbm_itemsize == 1 or options.strict_nonfinite:
@@ -67,11 +67,13 @@ def taps_are_inside(geometry: Geometry) -> bool:
 
 
 def with_channels(geometry: Geometry) -> Geometry:
-    """The Geometry of images with the channels of x for each plane of taps, or for each row of taps."""
+    """The Geometry of images with the channels of x for each plane of taps; of pairs for each row of taps, row by row:
+    channel r * C + c of row p is row p + r * dilation - before of channel c."""
+    apart, rows = geometry.w_strides, geometry.rows
     if geometry.direct is not None:
-        return with_rows_of_taps(geometry)
-    apart = geometry.w_strides
-    each = geometry.rows.taps * geometry.columns.taps
+        w_strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
+        return replace(geometry, C=rows.taps * geometry.C, rows=images_axis(rows.out), w_strides=w_strides, depth=rows)
+    each = rows.taps * geometry.columns.taps
     return of_windows(geometry, geometry.planes, 1, (apart[0], each, apart[2], apart[3]))
 
 

@@ -158,8 +158,7 @@ def build(geometry: RowGeometry, config: Config) -> tuple[SkewedSchedule | None,
 
 def config_unsupported(geometry: RowGeometry, config: Config) -> str:
     """The error of a config's names or values; "" if it is valid."""
-    reason = SkewedSettings.unsupported_reason(config)
-    if reason:
+    if reason := SkewedSettings.unsupported_reason(config):
         return reason
     beside, shifts = setting(config, "beside", 1), setting(config, "shifts", 1)
     if beside not in BESIDE:

@@ -126,8 +126,7 @@ def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
 
 def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedule | None, str]:
     """(Schedule, "") of complete settings, or (None, unsupported reason)."""
-    reason = sizes_reason(geometry, settings)
-    if reason != "":
+    if reason := sizes_reason(geometry, settings):
         return None, reason
     depthwise = isinstance(settings, DepthwiseSettings)
     made = _depthwise(geometry, settings) if depthwise else _one_group(geometry, settings, options)
@@ -292,15 +291,10 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
 
 
 @lru_cache(maxsize=256)
-def met_counts(columns: Axis) -> tuple[int, ...]:
-    """For each column of taps the number of outputs in its valid range."""
-    return tuple(valid_range(columns, tap, 0, columns.out)[2] for tap in range(columns.taps))
-
-
 def whole_group(columns: Axis, blocks: int) -> int:
     """The middlemost column of taps whose valid range is all outputs; -1 if there is none, or if sums of so many blocks
     without the zeros are too short to keep the Tensor Engine busy."""
-    counts = met_counts(columns)
+    counts = [valid_range(columns, tap, 0, columns.out)[2] for tap in range(columns.taps)]
     every = [tap for tap, count in enumerate(counts) if count == columns.out]
     middle = [tap for tap in every if 2 * tap <= columns.taps]
     fewest = min(counts)

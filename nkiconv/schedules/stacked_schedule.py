@@ -347,13 +347,6 @@ class Stack:
                         sources.append((t, row - u * self.V * self.geometry.rows.stride, g * self.D))
                 yield alike[part[0]], dn, sources
 
-    # filters of depthwise problems
-
-    @property
-    def runs(self) -> list[tuple[int, int, int, int]]:
-        """(row h of x, row of the window of outputs, row of the reversed filter, count) of each loaded run."""
-        return runs_of(self.geometry.rows)
-
     # memory
 
     @property

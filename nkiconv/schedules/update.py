@@ -123,8 +123,7 @@ def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
     """The error of a config, or why update never runs the problem; "" if neither."""
-    reason = UpdateSettings.unsupported_reason(config) or input_unsupported(geometry, "update")
-    if reason != "":
+    if reason := UpdateSettings.unsupported_reason(config) or input_unsupported(geometry, "update"):
         return reason
     if options.strict_nonfinite and setting(config, "engine", "") == "tensor":
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'

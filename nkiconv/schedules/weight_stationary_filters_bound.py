@@ -8,7 +8,7 @@ from ..simulator.timing.target import Target
 from .block_schedule import RowTile, Schedule, Shift
 from .geometry import Geometry, num_taps
 from .prices import READERS, Busy, dma_ns, matmul_ns, round_trip_ns, transpose_ns
-from .stacked_schedule import FILTER_PARTS, Stack, tile_bytes
+from .stacked_schedule import FILTER_PARTS, Stack, runs_of, tile_bytes
 from .tiles import P_MAX, div_ceil
 from .weight_stationary import pages
 
@@ -62,7 +62,7 @@ def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
 
 def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     """w is loaded, reversed, stored to HBM, and loaded among zeros by a DMA for each run of taps of each row of x."""
-    triggers = stack.kn * len(stack.runs) * target.static_issue_ns
+    triggers = stack.kn * len(runs_of(geometry.rows)) * target.static_issue_ns
     zeros = stack.together * tile_bytes(geometry, stack.kn) / 4 * target.vector_memset_ns
     return Filters(0.0, issued=triggers / stack.together, waits=round_trip_ns(target) + zeros + triggers)
 

@@ -162,7 +162,7 @@ def geometry_of(problem: ConvProblem, precision: str | None = None) -> Any:
 def options_of(**changes: Any) -> Options:
     """Nothing but the sums is asked for, with changes."""
     epilogue = read_epilogue(None, None, None, "pre_activation", 4)
-    plain = {"epilogue": epilogue, "residual": False, "scaled": False, "strict_nonfinite": False}
+    plain = {"epilogue": epilogue, "residual": False, "strict_nonfinite": False}
     return Options(**plain | changes)
 
 

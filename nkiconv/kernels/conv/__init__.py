@@ -309,7 +309,6 @@ def convolved(arguments, axes, transposed=False):
     options = Options(
         epilogue=read_epilogue(asked.activation, asked.bias, residual, position, y_itemsize, norm=asked_norm),
         residual=residual != None,
-        scaled=residual != None and asked.beta != 1.0,
         strict_nonfinite=asked.strict_nonfinite,
         prologue=prologue,
         statistics=asked.return_stats != None,

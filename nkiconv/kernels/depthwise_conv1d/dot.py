@@ -22,7 +22,7 @@ with Q.
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..._nki import nisa, nl
@@ -31,20 +31,18 @@ from ...schedules.depthwise import Options, RowGeometry
 from ...schedules.dot import (
     BUFFERS,
     DotSchedule,
-    dot_units,
-    needs_filter,
-    padded_columns,
     steps_of,
     tiles,
     window_of,
     x_slots,
 )
-from ...schedules.tiles import BANK_BYTES, BANK_COLUMNS, cut, cut_at, share, some_of
+from ...schedules.tiles import BANK_BYTES, BANK_COLUMNS, cut, cut_at, some_of
 from .._engines import itemsize_of
 from .._epilogue import evacuate
 from .._masks import keep_equal
 from .._prologue import finish_gates
 from .._warm import warm_up, warm_zeros
+from ..conv.call import part_of_core
 from ..conv.filter_feed import transposed_bank
 from ..conv.sums import multiply
 from .tensors import RowTensors, move_block, move_free
@@ -55,8 +53,8 @@ LEAD = 2
 
 def dot(tensors, geometry, options, plan):
     """Write y."""
-    every = tiles(geometry, plan)
-    units = dot_units(plan, some_of(every, share(len(every), nl.num_programs(), nl.program_id(0))))
+    every = part_of_core(tiles(geometry, plan))
+    units = [replace(tile, chunk=chunk) for tile in every for chunk in range(plan.chunks)]
     if units:
         warm_up(warm_zeros(), plan.warmup, 1)
         run_units(tensors, geometry, options, plan, units)
@@ -142,7 +140,8 @@ def load_ahead(run):
     unit, buffer, w_sbuf = run.units[index], index % len(run.x_tiles), None
     # the first tap of a chunk, counted by phases
     tap = unit.chunk * plan.slots * nl.tile_size.pmax
-    if needs_filter(plan, run.units, index):
+    # else its transposed filter is in SBUF from the image before
+    if unit.n == 0 or index < plan.chunks or not plan.keep:
         w_sbuf = run.w_tiles[buffer]
         load_lines(plan, unit, w_sbuf, [tensors.w], tap * plan.tap_phases, plan.w_length)
     start = geometry.stride * plan.spread * tap - geometry.pad_left
@@ -325,7 +324,8 @@ def sum_lags(sums, unit, kept, plan):
     for the first chunk."""
     P_MAX, lags, groups, accumulate = nl.tile_size.pmax, plan.lags, unit.groups, unit.chunk > 0
     if not accumulate:
-        sums = nl.ndarray((P_MAX, groups, padded_columns(plan)), dtype=nl.float32, buffer=nl.sbuf)
+        shape = P_MAX, groups, plan.lag_blocks * lags * plan.column_phases
+        sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     for index, kept_sbuf in enumerate(kept):
         phase, lag_block = divmod(index, plan.lag_blocks)
         q0 = lag_block * lags * plan.column_phases + phase

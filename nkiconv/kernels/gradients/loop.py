@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..._nki import nisa, nl
-from ...schedules.blocks import taps_seen, units_of
+from ...schedules.blocks import apart_beside, further_beside, taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD
@@ -44,7 +44,7 @@ def run_passes(work, passes, buffers):
     """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
     (tiles, products), work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
     feed, settings = Feed(tiles, buffers, partial(load_blocks, work)), work.plan.settings
-    sums, held, joint = [], [None] * PSUM_BANKS, None
+    sums, held, joint, apart = [], [None] * PSUM_BANKS, None, apart_beside(work.geometry)
     ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None
     for at, some in enumerate(products):
         if ahead == None:
@@ -59,7 +59,7 @@ def run_passes(work, passes, buffers):
             if ahead != None:
                 transpose_ahead(work, ahead, feed, products, at, q)
             for bank in banks:
-                if q % (some.accumulators[bank].beside * work.plan.apart) < work.plan.apart:
+                if q % (some.accumulators[bank].beside * apart) < apart:
                     add_products(work, some.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
         for bank in banks if some.ends else ():
             end_chain(work, some, bank, sums[bank], held, joint)
@@ -156,7 +156,8 @@ def load_blocks(work, feed, index):
 
 def columns_of(work, accumulator, count):
     """Columns of taps of `count` columns of gy that share a matmul."""
-    return accumulator.s[1] if accumulator.t < 0 else accumulator.s[1] + (count - 1) * work.plan.further
+    further = 0 if accumulator.t < 0 else further_beside(work.geometry)
+    return accumulator.s[1] + (count - 1) * further
 
 
 def add_products(work, acc, acc_psum, feed, some, q, adds):
@@ -164,7 +165,8 @@ def add_products(work, acc, acc_psum, feed, some, q, adds):
     the first of all taps, later ones of the taps that see x in any block."""
     settings, (rows, columns), operands = work.plan.settings, (work.geometry.rows, work.geometry.columns), work.operands
     tile, one, blocks = feed.tiles[some.index], feed.tiles[some.index].one, feed.of(some.index)
-    count, apart = min(acc.beside, div_ceil(settings.columns - q, work.plan.apart)), work.plan.apart
+    apart = apart_beside(work.geometry)
+    count = min(acc.beside, div_ceil(settings.columns - q, apart))
     first = acc.part * (nl.tile_size.pmax // settings.side)
     units, k, p = slice(first, first + units_of(tile.tile)), acc.k[0] - one.k[0], some.member * settings.rows + some.row
     h = some.row * rows.stride + (acc.r[0] - one.r[0]) * rows.dilation

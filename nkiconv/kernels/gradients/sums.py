@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ..._nki import nisa, nl
-from ...schedules.blocks import banks_of_taps
+from ...schedules.blocks import banks_of_taps, further_beside
 from ...schedules.geometry import Geometry, filter_rows
 from ...schedules.tiles import PARTS, share, size_of
 from .._dma import copy
@@ -233,7 +233,9 @@ def add_beside(work, accumulator, acc_psum, into_sbuf, added):
 
 def sums_beside(work, accumulator, acc_psum, index):
     """An accumulator's sums of the index-th column of gy that shares its matmuls, in the filter's order."""
-    acc, k, far = accumulator, index * accumulator.pitch, 0 if accumulator.t < 0 else index * work.plan.further
+    acc, k, far = accumulator, index * accumulator.pitch, 0
+    if accumulator.t >= 0:
+        far = index * further_beside(work.geometry)
     (_, R, S, C), width = (acc.k[1], acc.r[1], acc.s[1], acc.c[1]), acc_psum.shape[2]
     if not work.geometry.flipped:
         return acc_psum[k : k + acc.k[1], :, far : far + S]

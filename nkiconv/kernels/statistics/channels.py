@@ -6,7 +6,7 @@ from .._dma import load, store
 from .._engines import itemsize_of
 from .._masks import constant
 from .._statistics import Statistics, combine_each
-from ..conv.filter_feed import transpose_into
+from ..conv.filter_feed import transposed_bank
 
 #: Bytes a partition of a tile of x.
 TILE_BYTES = 16_384
@@ -45,7 +45,7 @@ def rows_tile(x_hbm, stats_hbm, tile, part, row):
         for index in range(each):
             nisa.bn_stats(dst=triples_sbuf[:, index], data=x_sbuf[0:count, index, 0:columns])
         combine_each(stats_sbuf, triples_sbuf, columns)
-        store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
+        store_tile(stats_hbm, stats_sbuf, first)
         return
     found = [Statistics(count) for _ in range(each)]
     for start, size in cut_at(columns, TILE_BYTES // itemsize_of(x_hbm.dtype)):
@@ -63,19 +63,20 @@ def store_stats(stats_hbm, found, tile):
     stats_sbuf = nl.ndarray((count, each, 3), dtype=nl.float32, buffer=nl.sbuf)
     for index in range(each):
         found[index].finish(stats_sbuf[:, index])
-    store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
+    store_tile(stats_hbm, stats_sbuf, first)
+
+
+def store_tile(stats_hbm, stats_sbuf, first):
+    """Store [partitions, rows of each, 3] as this core's part of rows, each an image and channel, from `first` on."""
+    count, each, _ = stats_sbuf.shape
+    offset = nl.program_id(0) * size_of(stats_hbm.shape[1:]) + 3 * first
+    store(stats_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset)
 
 
 def nothing(stats_hbm, tile):
     """Store zeros as this core's part of rows (first, partitions, rows of each), of which it reads no elements."""
     first, count, each = tile
-    zeros_sbuf = constant((count, each, 3), nl.float32, 0.0)
-    store(zeros_sbuf, stats_hbm, [[3 * each, count], [3, each], [1, 3]], offset_of(stats_hbm, first))
-
-
-def offset_of(stats_hbm, row):
-    """The offset of this core's part of the statistics of a row, which is an image and channel."""
-    return nl.program_id(0) * size_of(stats_hbm.shape[1:]) + 3 * row
+    store_tile(stats_hbm, constant((count, each, 3), nl.float32, 0.0), first)
 
 
 def stats_of_pixels(x_hbm, stats_hbm):
@@ -112,6 +113,6 @@ def add_pixels(statistics, x_sbuf, tile):
     itemsize = itemsize_of(x_sbuf.dtype)
     together = min(transposes_of_bank(partitions, itemsize), nl.tile_size.bn_stats_fmax // partitions)
     for start, count in cut(each, together):
-        x_psum = nl.ndarray((cn, count, whole_words(partitions, itemsize)), dtype=x_sbuf.dtype, buffer=nl.psum)
-        transpose_into(x_psum, [x_sbuf[:, pixel, c : c + cn] for pixel in range(start, start + count)])
+        pixels = [x_sbuf[:, pixel, c : c + cn] for pixel in range(start, start + count)]
+        x_psum = transposed_bank(pixels, cn, whole_words(partitions, itemsize))
         statistics.add(x_psum[:, :, 0:partitions])

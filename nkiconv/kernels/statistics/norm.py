@@ -9,11 +9,11 @@ so nothing is added across partitions.
 
 from ..._nki import nisa, nl
 from ...norms import SHARED_MAX
-from ...schedules.tiles import cut_at, div_ceil, share, size_of
+from ...schedules.tiles import cut_at, div_ceil, lines_of, share, size_of
 from .._dma import load, store
 from .._engines import scaled
 from .._pixel_norms import rstd_of
-from ..conv.filter_feed import transpose_into
+from ..conv.filter_feed import transposed_bank
 
 #: The most triples (count, mean, variance) a partition at once.
 TOGETHER = SHARED_MAX
@@ -34,13 +34,8 @@ def write_norm(stats, means, row, eps, weight, bias, outputs):
     # neighbouring means on a partition: as few as use all partitions, at most as many as SBUF holds
     most = max(1, TOGETHER // (sum(parts) * channels))
     each = min(most, div_ceil(count, nl.tile_size.pmax))
-    for start, several in cut_at(count, max(1, each) * nl.tile_size.pmax):
-        whole, rest = several // each, several % each
-        if whole > 0:
-            write_tile(stats, parts, (first + start, whole, each), means, row, eps, (weight, bias), outputs)
-        if rest > 0:
-            spot = (first + start + whole * each, 1, rest)
-            write_tile(stats, parts, spot, means, row, eps, (weight, bias), outputs)
+    for start, *tile in lines_of(count, max(1, each)):
+        write_tile(stats, parts, (first + start, *tile), means, row, eps, (weight, bias), outputs)
 
 
 def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
@@ -94,8 +89,7 @@ def load_transposed(stats_sbuf, stats, parts, first, number):
             pattern = [[3 * number, n], [3 * each, rows], [3, each], [1, 3]]
             load(parts_sbuf, hbm, pattern, 3 * (start * number + first))
             for mean in range(each):
-                found_psum = nl.ndarray((rows, 3, n), dtype=nl.float32, buffer=nl.psum)
-                transpose_into(found_psum, [parts_sbuf[:, :, mean, which] for which in range(3)])
+                found_psum = transposed_bank([parts_sbuf[:, :, mean, which] for which in range(3)], rows, n)
                 nisa.tensor_copy(
                     dst=stats_sbuf[:, part : part + n, mean, 0:3],
                     src=found_psum.permute((0, 2, 1)),

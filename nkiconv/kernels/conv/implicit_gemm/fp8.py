@@ -110,7 +110,7 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     step, w_step = slot, w_slot
     if pair.second is not None:
         step, w_step = (other - own for other, own in zip(tap_place(pair.second), (at, w_at), strict=True))
-    row = bank.z * place.rows + p0 * geometry.rows.stride - geometry.rows.before - place.row
+    row = bank.z0 * place.rows + p0 * geometry.rows.stride - geometry.rows.before - place.row
     at += row * place.columns + q0 * geometry.columns.stride - geometry.columns.before - place.column
     halved, parts, first, how = pair.half >= 0, x.shape[0], 0, {}
     if halved:
@@ -123,7 +123,7 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     stationary = [[place.slots * w_slot, parts], *([[w_step, 2]] if double else []), [1, m_tile.kn]]
     moving = [[place.slots * slot, parts], *([[step, 2]] if double else []), *window]
     sums = one.banks[0].reshape((m_tile.kn, bank.zn * apart, bank.qn))
-    p, q = p0 - out_tile.p0 - bank.p, q0 - out_tile.q0 - bank.q
+    p, q = p0 - out_tile.p0 - bank.p0, q0 - out_tile.q0 - bank.q0
     nisa.nc_matmul(
         dst=sums[0 : m_tile.kn, p : p + count, q : q + qn],
         stationary=w_sbuf.ap(pattern=stationary, offset=first * place.slots * w_slot + w_at),

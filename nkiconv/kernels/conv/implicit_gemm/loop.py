@@ -282,7 +282,7 @@ class Core:
         ends = 0 < k_tile == len(m_tile.k_tiles) - 1
         factors = self.rows.factors(one.banks, x, filters.tiles[place], ends)
         pace = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL)
-        outputs = (out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
+        outputs = (out_tile.z0 + bank.z0, out_tile.p0 + bank.p0, out_tile.q0 + bank.q0)
         elements = (out_tile.d0, out_tile.h0, x.place.column)
         for factor in factors:
             if factor.low:
@@ -323,14 +323,14 @@ class Core:
 
         def count(values, bias):
             # those in y for all of the M tile's output rows at once
-            rows = max(0, min(bank.pn, out_tile.pn // m_tile.rows - bank.p))
-            self.statistics.add(m_tile, values, out_tile.z0 + bank.z, rows, bias)
+            rows = max(0, min(bank.pn, out_tile.pn // m_tile.rows - bank.p0))
+            self.statistics.add(m_tile, values, out_tile.z0 + bank.z0, rows, bias)
 
         plain, counts = len(one.banks) == 1 and geometry.direct is None, None if self.statistics is None else count
         acc, evacuates = (acc_psum, None) if plain else (None, reads)
         evacuate_counted(y_sbuf, acc, bias_sbuf, residual, self.options, self.ledger, counts, evacuates)
         if stores_channels(geometry):
-            first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p, out_tile.q0 + bank.q)
+            first = (m_tile.k0, out_tile.z0 + bank.z0, out_tile.p0 + bank.p0, out_tile.q0 + bank.q0)
             self.late.finish(WAITING_MAX - 1)
             self.late.add(y_sbuf, offset_at(geometry.y_strides, first))
         elif item.last or one.which + 1 == len(results.banks):

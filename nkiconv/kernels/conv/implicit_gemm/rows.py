@@ -160,23 +160,23 @@ def regions_of_bank(strides, m_tile, out_tile, bank):
     the M tile makes at once."""
     found = []
     for u in range(m_tile.rows):
-        count = min(bank.pn, div_ceil(max(0, out_tile.pn - u), m_tile.rows) - bank.p)
+        count = min(bank.pn, div_ceil(max(0, out_tile.pn - u), m_tile.rows) - bank.p0)
         if count > 0:
-            first = (m_tile.k0, out_tile.z0 + bank.z, out_tile.p0 + bank.p * m_tile.rows + u, out_tile.q0 + bank.q)
-            place, counts = (u * m_tile.kn, bank.z, bank.p, bank.q), (m_tile.kn, bank.zn, count, bank.qn)
+            first = (m_tile.k0, out_tile.z0 + bank.z0, out_tile.p0 + bank.p0 * m_tile.rows + u, out_tile.q0 + bank.q0)
+            place, counts = (u * m_tile.kn, bank.z0, bank.p0, bank.q0), (m_tile.kn, bank.zn, count, bank.qn)
             found.append(region_at(strides, place, first, counts, m_tile.rows))
     return found
 
 
 def window(tile_sbuf, bank):
     """A bank's window of an output tile's tile [kn, images, rows, columns]; None of None."""
-    n, p, q = bank.z, bank.p, bank.q
+    n, p, q = bank.z0, bank.p0, bank.q0
     return None if tile_sbuf is None else tile_sbuf[:, n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
 def whole_bank(m_tile, out_tile):
     """An M tile's whole output tile as one Bank, in the M tile's rows."""
-    return Bank(z=0, zn=out_tile.zn, p=0, pn=div_ceil(out_tile.pn, m_tile.rows), q=0, qn=out_tile.qn)
+    return Bank(0, out_tile.zn, 0, div_ceil(out_tile.pn, m_tile.rows), 0, out_tile.qn)
 
 
 class Pace:

@@ -4,7 +4,7 @@ import itertools
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import window_of
-from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements
+from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements, runs_of
 from ....schedules.tiles import cut_at, cut_into, div_ceil, transposes_of_bank
 from ..._dma import copy
 from ..filter_feed import clear_words, tiles_in_turn, transpose_together, turn_forwards, turn_into
@@ -187,7 +187,7 @@ class ToeplitzFilters(nl.NKIObject):
         buffer_sbuf = self.buffers[self.rounds % len(self.buffers)]
         for a in range(min(A, cn)):
             tiles = div_ceil(cn - a, A)
-            for h, row, z, count in schedule.runs:
+            for h, row, z, count in runs_of(geometry.rows):
                 pattern = [[planes * self.plane, 1], [A * planes * self.plane, tiles], [self.plane, planes]]
                 src = self.reversed_hbm.ap(
                     pattern=[*pattern, [1, count * S]], offset=(c0 + a) * planes * self.plane + z * S
