@@ -139,7 +139,8 @@ class Core:
             if planes[2] * rows[2] * columns[2] > 0:
                 found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
         found = covering_first(found, *counts)
-        if schedule.shift != None and schedule.shift.groups > 1:
+        # later K tiles would issue the cut products too
+        if schedule.shift != None and schedule.shift.groups > 1 and len(schedule.k_tiles) == 1:
             found, fresh = fresh_first(found, blocks, schedule.shift.groups)
             if fresh > 0:
                 return Sums(psum, blocks, found, started, 0 if started else fresh)
@@ -163,7 +164,7 @@ class Core:
                 parts = (row_tile.first, stationary.shape[0])
                 dst = sums_met(sums.psum, product, [first for first, _ in sums.blocks])
                 moving = elements_met(x_sbuf, parts, product, [part.x0 for part in lane])
-                adds = sums.started and (k_tile > 0 or which >= sums.fresh)
+                adds = sums.started and which >= sums.fresh
                 side = row_tile.first // schedule.rows, nl.tile_size.pmax // schedule.rows
                 multiply(dst, of_array(stationary, self.operands), moving, adds, side)
                 sums.started = True
