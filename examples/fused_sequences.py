@@ -98,7 +98,7 @@ def stages():
     # a part of the projection's rows is copied
     yield Stage("Mamba2", mamba2, (1, 4096, 2560), 5376, _COPIES, _COPIES[:1])
     gates = ((2, 1), *_COPIES, (2, 1))
-    yield Stage("LFM2", lambda: ShortConv(2048), (1, 4096, 2048), 2048, gates, ((3, 3), (1, 1)))
+    yield Stage("LFM2", lambda: ShortConv(2048), (1, 4096, 2048), 2048, gates)
     yield Stage("Conformer", lambda: ConformerModule(512), (8, 1500, 512), 512, ((2, 1), (1, 1)))
 
 

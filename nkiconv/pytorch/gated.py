@@ -1,7 +1,7 @@
 """Gated depthwise convolutions of rows, one kernel each: gated_short_conv (LFM2) and glu_conv1d (Conformer).
 
-    nkiconv::gated_conv1d(input, weight, bias, initial_states, chunks, padding, activation, return_final_states, layer)
-        -> (y, final_states)
+    nkiconv::gated_conv1d(input, weight, bias, initial_states, chunks, padding, activation, return_final_states, layout,
+        layer) -> (y, final_states)
 
 chunks names the chunks of input's channels, as in `nkiconv.depthwise_conv1d`. Where torch computes, y comes from
 torch's functions, summed in fp32 and rounded once; `compare` holds the kernel against the same. Derivatives of the
@@ -24,6 +24,7 @@ from .. import rules
 from ..axis import padding_pairs
 from ..chunks import ORDERS
 from ..errors import refused
+from ..schedules.split import LAYOUTS, taps_unsupported
 from .causal import states
 from .computers import agreements, host, modes
 from .computers.arrays import to_numpy
@@ -36,6 +37,7 @@ from .operators.calls import call, own
 from .operators.convolution import Convolution
 from .operators.frames import last_of, with_state
 from .operators.registrar import arguments_of
+from .operators.split_call import SplitCall
 from .operators.tensor_kinds import DTYPES, tensor_violations
 
 NAME = "gated_conv1d"
@@ -49,6 +51,7 @@ def gated_short_conv(
     initial_states: Tensor | None = None,
     *,
     order: str = "BCx",
+    layout: str = "NCW",
     return_final_states: bool = False,
     layer: str | None = None,
 ) -> Any:
@@ -59,17 +62,25 @@ def gated_short_conv(
         weight: [D, S], or [D, 1, S] as of torch.nn.Conv1d. bias: [D].
         initial_states: [N, D, S - 1], input's dtype: the last S - 1 elements of B * x before these; None: zeros.
         order: of the chunks; "BCx" as transformers' Lfm2ShortConv has them.
+        layout: "NCW", or "NWC": input and y are token-major, [N, W, 3 * D] and [N, W, D], as projections have them;
+            weight has at most 16 taps. States keep their layout.
         return_final_states: also return the next initial_states, [N, D, S - 1]. A decoding step is W = 1 with both.
         layer: a name for messages.
 
-    Returns: [N, D, W] of input's dtype; with return_final_states the pair of it and the states. NaN and Inf as of
-        `nkiconv.gated_short_conv`.
+    Returns: [N, D, W], or [N, W, D], of input's dtype; with return_final_states the pair of it and the states. NaN and
+        Inf as of `nkiconv.gated_short_conv`.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "gated_short_conv"
-    raise_all(f"{where} cannot run this call", list(refused(LayoutError, rules.accepted("order", order, ORDERS))))
-    return _convolve(where, input, weight, bias, initial_states, order, "causal", None, return_final_states)
+    wrong = rules.accepted("order", order, ORDERS), rules.layout("layout", layout, LAYOUTS)
+    raise_all(f"{where} cannot run this call", list(refused(LayoutError, *wrong)))
+    if layout == "NWC" and isinstance(input, Tensor) and input.dim() == 3 and input.shape[1] == 1:
+        # one token is the same memory in both layouts
+        more: dict[str, Any] = {"order": order, "return_final_states": return_final_states, "layer": layer}
+        found = gated_short_conv(input.transpose(1, 2), weight, bias, initial_states, **more)
+        return (found[0].transpose(1, 2), found[1]) if return_final_states else found.transpose(1, 2)
+    return _convolve(where, input, weight, bias, initial_states, order, "causal", None, return_final_states, layout)
 
 
 @one_call
@@ -101,7 +112,8 @@ def glu_conv1d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "glu_conv1d"
-    return _convolve(where, input, weight, bias, initial_states, "xG", padding, activation, return_final_states)
+    given = where, input, weight, bias, initial_states
+    return _convolve(*given, "xG", padding, activation, return_final_states, "NCW")
 
 
 class Call(NamedTuple):
@@ -115,7 +127,13 @@ class Call(NamedTuple):
     padding: Sequence[int]
     activation: str | None
     return_final_states: bool
+    layout: str
     layer: str | None
+
+    @property
+    def rows(self) -> Tensor:
+        """input as [N, chunks * D, W]."""
+        return self.input if self.layout == "NCW" else self.input.transpose(1, 2)
 
     @property
     def asked(self) -> Convolution:
@@ -129,32 +147,34 @@ class Call(NamedTuple):
 
     @property
     def called(self) -> Called:
-        """The kernel's call."""
+        """The call of the kernel of channels first."""
         padding = int(self.padding[0]), int(self.padding[1])
         asked = dataclasses.replace(self.asked, padding=(padding,))
         more: dict[str, Any] = {"keeps_state": self.return_final_states, "chunks": self.chunks}
-        return Called(asked, self.input, self.w, self.bias, state=self.initial_states, **more)
+        return Called(asked, self.rows, self.w, self.bias, state=self.initial_states, **more)
 
 
 def _convolve(
     where: str, x: Any, weight: Any, bias: Any, initial_states: Any, chunks: str, padding: Any, *more: Any
 ) -> Any:
-    """A call of either function, its tensors unchecked; more: activation, return_final_states."""
+    """A call of either function, its tensors unchecked; more: activation, return_final_states, layout."""
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", weight)]
     for name, one in (("bias", bias), ("initial_states", initial_states)):
         wrong += [] if one is None else tensor_violations(name, one)
-    activation, return_final_states = more
+    activation, return_final_states, layout = more
     flag = rules.flag("return_final_states", return_final_states)
     wrong += refused(UnsupportedError, rules.activation(activation), flag)
     raise_all(f"{where} cannot run this call", wrong)
     if weight.dim() == 3 and weight.shape[1] == 1:
         weight = weight.squeeze(1)
-    wrong += refused(LayoutError, rules.rank("input", x.shape, "N, C, W"), rules.rank("weight", weight.shape, "C, S"))
+    wrong += refused(
+        LayoutError, rules.rank("input", x.shape, ", ".join(layout)), rules.rank("weight", weight.shape, "C, S")
+    )
     raise_all(f"{where} cannot run this call", wrong)
     malformed = rules.padding(padding, 1, alone=True, each=False, names=rules.PADDINGS)
     raise_all(f"{where} cannot run this call", list(refused(GeometryError, malformed)))
-    (pair,) = padding_pairs(padding, ((x.shape[2], weight.shape[1], 1, 1),))
-    given = Call(x, weight, bias, initial_states, chunks, list(pair), activation, return_final_states, where)
+    (pair,) = padding_pairs(padding, ((x.shape[layout.index("W")], weight.shape[1], 1, 1),))
+    given = Call(x, weight, bias, initial_states, chunks, list(pair), activation, return_final_states, layout, where)
     if modes.is_torchs(x):
         _check(given)
         y, final = _composed(given)
@@ -174,7 +194,7 @@ def _check(given: Call) -> None:
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
     """
-    x, chunks, padding, initial_states = given.input, given.chunks, tuple(given.padding), given.initial_states
+    x, chunks, padding, initial_states = given.rows, given.chunks, tuple(given.padding), given.initial_states
     cannot, (channels, width) = f"{given.layer} cannot run this call", given.weight.shape
     wrong: list[NkiconvError] = list(refused(LayoutError, rules.chunks(chunks, x.shape[1])))
     raise_all(cannot, wrong)
@@ -193,23 +213,39 @@ def _check(given: Call) -> None:
     Called(given.asked, x.narrow(1, 0, channels), given.w, given.bias).check()
     if "C" in chunks and _extent(given) != x.shape[2]:
         raise_all(cannot, [GeometryError(f"padding={padding}: a factor of y has its extents, W; use 'causal'")])
+    if given.layout == "NWC":
+        raise_all(cannot, list(refused(UnsupportedError, taps_unsupported(width))))
 
 
 def _extent(given: Call) -> int:
     """W of y."""
-    return given.asked.extents(given.input.shape[2:], given.w.shape[2:])[0]
+    return given.asked.extents(given.rows.shape[2:], given.w.shape[2:])[0]
+
+
+def _laid(given: Call, y: Tensor) -> Tensor:
+    """y [N, D, W] in the call's layout."""
+    return y if given.layout == "NCW" else y.transpose(1, 2).contiguous()
+
+
+def split_of(given: Call) -> SplitCall:
+    """The call of the kernel of token-major rows, beside its chunks."""
+    splits = ((1, given.weight.shape[0], False),)
+    return SplitCall(
+        *given[:4], splits, given.activation, 0.0, "NWC", given.return_final_states, None, None, given.layer
+    )
 
 
 def _made(given: Call) -> tuple[Tensor, Tensor]:
     """Results without values."""
     x, (channels, width) = given.input, given.weight.shape
     size = width - 1 if given.return_final_states else 0
-    return x.new_empty(x.shape[0], channels, _extent(given)), x.new_empty(x.shape[0], channels, size)
+    extents = (channels, _extent(given)) if given.layout == "NCW" else (_extent(given), channels)
+    return x.new_empty(x.shape[0], *extents), x.new_empty(x.shape[0], channels, size)
 
 
 def _parts(given: Call) -> tuple[Convolution, Tensor, Tensor | None, Tensor]:
     """(the convolution, its input with states in front, the factor of its result, the final states), by torch."""
-    x, asked = given.input, given.asked
+    x, asked = given.rows, given.asked
     parts = dict(zip(given.chunks, x.chunk(len(given.chunks), 1), strict=True))
     product = parts["x"]
     if "B" in parts:
@@ -228,7 +264,7 @@ def _again(given: Call) -> tuple[Tensor, Tensor]:
     """(y, final states) by operators that autograd knows."""
     asked, rows, factor, final = _parts(given)
     y = call(Called(asked, rows, given.w, given.bias))
-    return y if factor is None else y * factor, final
+    return _laid(given, y if factor is None else y * factor), final
 
 
 def _composed(given: Call) -> tuple[Tensor, Tensor]:
@@ -236,7 +272,7 @@ def _composed(given: Call) -> tuple[Tensor, Tensor]:
     asked, rows, factor, final = _parts(given)
     bias = None if given.bias is None else host.wide(given.bias)
     y = host.reference(Called(asked, host.wide(rows), host.wide(given.w), bias))
-    return host.in_dtype(y if factor is None else y * host.wide(factor), given.input.dtype), final
+    return _laid(given, host.in_dtype(y if factor is None else y * host.wide(factor), given.input.dtype)), final
 
 
 def _by_torch(given: Call) -> tuple[Tensor, Tensor]:
@@ -245,6 +281,9 @@ def _by_torch(given: Call) -> tuple[Tensor, Tensor]:
 
 
 def _by_kernel(backend: str, given: Call) -> Sequence[Tensor]:
+    if given.layout == "NWC":
+        (y, *final), none = modes.lazy(backend).causal_conv1d_split(split_of(given), given.chunks), _made(given)
+        return torch.ops.aten._unsafe_view(y, none[0].shape), final[0] if final else none[1]
     found = modes.lazy(backend).convolve(given.called)
     return found if given.return_final_states else (found, given.input.new_empty(*found.shape[:2], 0))
 
@@ -258,7 +297,7 @@ def _compared(given: Call, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     from ..reference import abs_sum_ref, chunks_ref, conv_ref, epilogue_ref, num_terms
 
     expected, final = _composed(given)
-    arrays: list[Any] = [None if one is None else to_numpy(one) for one in given[:4]]
+    arrays: list[Any] = [None if one is None else to_numpy(one) for one in (given.rows, *given[1:4])]
     kind, chunks, asked = DTYPES[given.input.dtype], given.chunks, given.asked
     (product, factor), error = chunks_ref(arrays[0], chunks), gated_bound(arrays[0], chunks, kind)
     if arrays[3] is not None:
@@ -276,14 +315,16 @@ def _compared(given: Call, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         factor = factor.reshape(sums.shape)
         limit = factor_bound(limit, factor, factor * epilogue_ref(sums, *more), problem.dtype)
     on = f"input {tuple(given.input.shape)}, weight {tuple(given.weight.shape)}"
+    limit = limit if given.layout == "NCW" else np.moveaxis(limit, 1, -1)
     agreements.require_near(expected, found[0], limit, f"{given.layer}: the kernel and torch", on)
     return expected, final
 
 
-def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
-    (channels, width), y = weight, out_shape[0]
-    asked = states.causal(channels, 0)
-    return flop_formulas.of_convolution(asked, (x[0], channels, x[2]), (channels, 1, width), y)
+def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
+    (channels, width), at = weight, rest[6].index("W")
+    asked, N = states.causal(channels, 0), x[0]
+    sizes = (N, channels, x[at]), (channels, 1, width), (N, channels, out_shape[0][at])
+    return flop_formulas.of_convolution(asked, *sizes)
 
 
 OPERATOR = define_block(

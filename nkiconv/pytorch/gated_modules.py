@@ -21,10 +21,11 @@ torch.fx.wrap("glu_conv1d")
 class GatedShortConv(torch.nn.Conv1d):
     """The part of transformers' Lfm2ShortConv between its two projections: y = C * (causal convolution of B * x).
 
-    A state_dict of its `conv` loads. forward takes the first projection's result with channels before tokens:
+    A state_dict of its `conv` loads. forward takes the first projection's result, with channels before tokens or, with
+    layout="NWC", as it is:
 
-        conv = nkiconv.pytorch.nn.GatedShortConv.from_module(lfm2.conv)
-        y = conv(lfm2.in_proj(hidden).transpose(-1, -2))                                   # [N, D, W]
+        conv = nkiconv.pytorch.nn.GatedShortConv.from_module(lfm2.conv, layout="NWC")
+        hidden = lfm2.out_proj(conv(lfm2.in_proj(hidden)))                                 # [N, W, D]
         y, states = conv(bcx, states, return_final_states=True)                            # pieces, or steps
     """
 
@@ -39,26 +40,30 @@ class GatedShortConv(torch.nn.Conv1d):
         dtype: Any = None,
         *,
         order: str = "BCx",
+        layout: str = "NCW",
         layer: str | None = None,
     ) -> None:
         more: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         super().__init__(channels, channels, kernel_size, padding=kernel_size - 1, groups=channels, **more)
-        self.order, self.layer = order, layer
+        self.order, self.layout, self.layer = order, layout, layer
 
     @staticmethod
-    def from_module(conv: torch.nn.Conv1d, order: str = "BCx", layer: str | None = None) -> GatedShortConv:
+    def from_module(
+        conv: torch.nn.Conv1d, order: str = "BCx", layer: str | None = None, *, layout: str = "NCW"
+    ) -> GatedShortConv:
         """One with the parameters of a depthwise torch.nn.Conv1d, the same tensors.
 
         Raises UnsupportedError: it is not depthwise, or has a stride, dilation or padding by other than zeros.
         """
         _check_depthwise(conv)
-        found: GatedShortConv = _of(GatedShortConv, conv, order=order, layer=layer)
+        found: GatedShortConv = _of(GatedShortConv, conv, order=order, layout=layout, layer=layer)
         return found
 
     def forward(self, input: Tensor, initial_states: Tensor | None = None, *, return_final_states: bool = False) -> Any:
         """As `nkiconv.pytorch.gated_short_conv`."""
         more: dict[str, Any] = {"return_final_states": return_final_states, "layer": self.layer}
-        return gated_short_conv(input, self.weight, self.bias, initial_states, order=self.order, **more)
+        more |= {"order": self.order, "layout": self.layout}
+        return gated_short_conv(input, self.weight, self.bias, initial_states, **more)
 
 
 class ConformerConv(torch.nn.Conv1d):

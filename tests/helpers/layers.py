@@ -163,6 +163,12 @@ def short_conv(bcx, w, bias=None, states=None, order="BCx"):
     return parts["C"] * F.conv1d(rows, w.reshape(-1, 1, size + 1), bias, groups=w.shape[0]), rows[..., -size:]
 
 
+def short_conv_of_tokens(bcx, *given):
+    """The same of token-major rows."""
+    y, states = short_conv(bcx.transpose(1, 2), *given)
+    return y.transpose(1, 2), states
+
+
 def glu(x, w, bias, padding="same"):
     half, gate = x.chunk(2, 1)
     x = half * gate.sigmoid()  # F.glu's tangents have no derivatives
@@ -378,6 +384,10 @@ LAYERS = {
         functools.partial(pytorch.gated_short_conv, order=order, return_final_states=True),
         functools.partial(short_conv, order=order), _GATED, (0, 3), ("tangents",),
     ) for order in ("BCx", "xCB")},
+    "short conv, tokens": Layer(
+        functools.partial(pytorch.gated_short_conv, layout="NWC", return_final_states=True), short_conv_of_tokens,
+        [_GATED[0].transpose(1, 2).contiguous(), *_GATED[1:]], (0, 3), ("tangents",),
+    ),
     **{f"glu, {padding}": Layer(
         functools.partial(pytorch.glu_conv1d, padding=padding), functools.partial(glu, padding=padding),
         [_GATED[0][:, :8], *_GATED[1:3]], (0,), ("tangents",),

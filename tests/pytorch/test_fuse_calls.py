@@ -7,6 +7,7 @@ import pytest
 import torch
 from chained import C, assert_gradients, assert_same, calls, drawn, hooked, image, made, terms_of, told
 from fused_sequences import ConformerModule, ShortConv
+from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
@@ -261,6 +262,18 @@ def test_a_mask_between():
     assert "gated_conv1d" in calls(found, x)
     assert close(found(x, mask), model(x, mask), terms_of(model))
     assert "gated_conv1d" not in calls(found, x, mask)
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_tokens_of_projections_are_not_copied(tokens):
+    """LFM2's stage reads what its first projection writes, and writes what its second reads."""
+    found, model = pair(lambda: ShortConv(C, 3))
+    x = image(2, tokens, C)
+    with Seen() as seen, torch.no_grad():
+        y = found(x)
+    assert [name for name in seen.names if "gated" in name] == ["nkiconv::gated_conv1d"]
+    assert not {name for name in seen.names if any(word in name for word in ("clone", "copy", "contiguous"))}
+    assert close(y, model(x), terms_of(model))
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -49,7 +49,7 @@ PLANS = {
     "layers": (fm.ConvNext, X, {"mlp.fc2": "layer pointwise_mlp sum gelu"}, {"advice": True}),
     "trained layers": (fm.ConvNext, X, {"mlp.fc1": "conv2d gelu", "mlp.fc2": "conv2d sum"}, {"training": True}),
     "1x1 convolutions": (fm.convolutions, X, {"fc2": "pointwise_mlp sum gelu"}, {}),
-    "LFM2": (lambda: ShortConv(C, 3), ROWS, {"": "BCx depthwise_conv1d"}, {}),
+    "LFM2": (lambda: ShortConv(C, 3), ROWS, {"": "BCx causal_conv1d_split"}, {}),
     "Qwen3-Next": (lambda: Delta(C, [4, 4, 6]), ROWS, {"": "causal_conv1d_split silu"}, {}),
     "Conformer": (
         lambda: ConformerModule(C, 5), ROWS,
@@ -74,6 +74,8 @@ def test_what_is_asked_for(name):
         assert {row.layers[0]: row.convolved.problem.H for row in found.rows} == heights
     if name == "Qwen3-Next":
         assert found.rows[0].convolved.splits == ((1, 4, False), (1, 4, False), (1, 6, False))
+    if name == "LFM2":
+        assert found.rows[0].convolved.tokens_first
     if name == "layers":
         assert found.flops.nkiconv == 2 * 2 * 2 * C * 6 * 5 * fm.WIDE
         assert "pointwise_mlp" in str(found)

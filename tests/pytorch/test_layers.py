@@ -223,18 +223,19 @@ def test_norms_of_pixels_with_packed_filters_and_final_frames(mode):
 # Stages of LFM2 and of Conformers.
 
 
-def test_steps_of_stages_are_the_whole(simulate):
-    x, w, *_ = (one.detach() for one in LAYERS["short conv, BCx"].given)
-    conv = torch.nn.Conv1d(4, 4, 3, padding=2, groups=4, bias=False)
-    module = nn.GatedShortConv.from_module(conv)
+@pytest.mark.parametrize(("layout", "name"), [("NCW", "short conv, BCx"), ("NWC", "short conv, tokens")])
+def test_steps_of_stages_are_the_whole(layout, name, simulate):
+    x, w, *_ = (one.detach() for one in LAYERS[name].given)
+    conv, axis = torch.nn.Conv1d(4, 4, 3, padding=2, groups=4, bias=False), layout.index("W")
+    module = nn.GatedShortConv.from_module(conv, layout=layout)
     assert module.weight is conv.weight
     module.load_state_dict({"weight": w[:, None]})
     whole, final = module(x, return_final_states=True)
     states, found = torch.zeros(2, 4, 2), []
-    for piece in x.split([4, 1, 1, 3], 2):
+    for piece in x.split([4, 1, 1, 3], axis):
         y, states = module(piece, states, return_final_states=True)
         found.append(y)
-    assert_within_share([torch.cat(found, 2)], [whole], FLOAT32_SUMS)
+    assert_within_share([torch.cat(found, axis)], [whole], FLOAT32_SUMS)
     torch.testing.assert_close(states, final)
 
 

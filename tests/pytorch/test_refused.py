@@ -394,6 +394,10 @@ refused(functools.partial(pytorch.StreamingConv1d, 2, 2, 3), {}, [
 X, W = torch.ones(2, 12, 9), torch.ones(4, 3)
 refused(pytorch.gated_short_conv, {"input": X, "weight": W}, [
     ({"order": "xG"}, LayoutError, "order='xG'"),
+    ({"layout": "NLC"}, LayoutError, "layout='NLC'"),
+    ({"input": X.transpose(1, 2), "weight": torch.ones(4, 17), "layout": "NWC"}, UnsupportedError, "S=17"),
+    ({"layout": "NWC"}, GeometryError, "input.shape"),
+    ({"input": X[0], "layout": "NWC"}, LayoutError, "N, W, C"),
     ({"input": X[:, :11]}, LayoutError, "no multiple of 3"),
     ({"weight": W[:3]}, GeometryError, "input.shape"),
     ({"bias": W[:3, 0]}, GeometryError, "bias"),

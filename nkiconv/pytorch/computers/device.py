@@ -68,14 +68,14 @@ def convolve(called: Called) -> Any:
     return _shaped(found[0], shape), found[1]
 
 
-def causal_conv1d_split(given: SplitCall) -> tuple[torch.Tensor, ...]:
-    """Parts, and states, as the kernel returns them."""
+def causal_conv1d_split(given: SplitCall, chunks: str | None = None) -> tuple[torch.Tensor, ...]:
+    """Parts, and states, as the kernel returns them; chunks: of x's channels."""
     x, weight, layout, final = given.x, given.weight, given.layout, given.return_final_states
     named = {"bias": given.bias, "initial_state": given.initial_states}
     tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
     numbers: dict[str, Any] = {"activation": given.activation, "eps": given.eps, "layout": layout}
     numbers |= {"return_final_state": True} if final else {}
-    places = {"cu_seqlens": given.cu_seqlens, "state_positions": given.state_positions}
+    places = {"cu_seqlens": given.cu_seqlens, "state_positions": given.state_positions, "chunks": chunks}
     places = {name: one for name, one in places.items() if one is not None}
     numbers |= places
     kernel, operands = causal_conv1d_split_heads, [x.contiguous(), weight.contiguous()]

@@ -87,14 +87,15 @@ def plan_split(request: Request, splits: tuple[Split, ...], tokens_first: bool) 
     """The plan of a causal convolution of rows that writes parts of heads."""
     problem, asked = request.problem, request.asked
     dtype = canonical(problem.dtype) or ""
-    shape = (problem.N, problem.W, problem.C) if tokens_first else (problem.N, problem.C, problem.W)
+    channels = problem.C * len(asked.chunks or "x")
+    shape = (problem.N, problem.W, channels) if tokens_first else (problem.N, channels, problem.W)
     tensors = {"bias": ArraySpec((problem.C,), dtype)} if asked.bias else {}
     if asked.initial_state:
         tensors["initial_state"] = ArraySpec((problem.N, problem.C, problem.S - 1), dtype)
     found = profile(causal_conv1d_split_heads[request.lnc])(
         ArraySpec(shape, dtype), ArraySpec((problem.C, problem.S), dtype), splits, **tensors,
         activation=asked.activation, layout="NWC" if tokens_first else "NCW",
-        return_final_state=asked.return_final_state,
+        return_final_state=asked.return_final_state, chunks=asked.chunks,
     )  # fmt: skip
     return _only_way("causal_conv1d_split", request, found, least_bytes(problem, asked), problem.flops, {})
 

@@ -358,7 +358,10 @@ def _mlp(given: pointwise.Call) -> Convolved:
 
 def _gated(given: gated.Call) -> Convolved:
     """The launch of gated_conv1d."""
-    return Convolved("depthwise_conv1d", given.called.problem, given.called.planned)
+    found = Convolved("depthwise_conv1d", given.called.problem, given.called.planned)
+    if given.layout == "NCW":
+        return found
+    return dataclasses.replace(found, operation=SPLIT, splits=gated.split_of(given).splits, tokens_first=True)
 
 
 def _split(given: SplitCall) -> Convolved:

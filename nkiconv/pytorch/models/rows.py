@@ -141,6 +141,11 @@ def _norm(
     return running_mean, running_var, weight, bias, training, momentum, eps
 
 
+def _stored(x: Tensor) -> tuple[str, Tensor]:
+    """(layout, x in it) of rows [N, C, W] as they are in memory."""
+    return ("NWC", x.transpose(1, 2)) if x.stride(1) == 1 else ("NCW", x)
+
+
 class _Causal(_Rows):
     """A causal convolution of rows; product: where x is two chunks of a tensor."""
 
@@ -179,9 +184,10 @@ class _Causal(_Rows):
         letters = {places[0]: "B", places[1]: "x", at[1]: "C"}
         weight, bias, layer = (self.given[name] for name in ("weight", "bias", "layer"))
         order = "".join(letters[place] for place in range(3))
-        y: Tensor = gated_short_conv(x, weight, bias, order=order, layer=layer)
+        layout, rows = _stored(x)
+        y: Tensor = gated_short_conv(rows, weight, bias, order=order, layout=layout, layer=layer)
         self.mode.calls.append("gated_short_conv")
-        return y
+        return y.transpose(1, 2) if layout == "NWC" else y
 
 
 class _Tokens(_Rows):
@@ -205,10 +211,9 @@ class _Tokens(_Rows):
         if not isinstance(sizes, (tuple, list)) or dim % 3 != 2 or sum(sizes) != self.shape[2]:
             return self.value().split(sizes, dim)  # type: ignore[no-untyped-call]
         x, given = self.input(), self.rows.given
-        last = x.transpose(1, 2)
-        layout = "NWC" if last.stride(2) == 1 else "NCW"
+        layout, rows = _stored(x)
         parts = causal_conv1d_split(
-            (last if layout == "NWC" else x).contiguous(), given["weight"], given["bias"],
+            rows.contiguous(), given["weight"], given["bias"],
             splits=tuple((1, size, False) for size in sizes), activation=given["activation"],
             layout=layout, layer=given["layer"],
         )  # fmt: skip

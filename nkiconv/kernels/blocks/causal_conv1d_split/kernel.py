@@ -13,8 +13,8 @@ before its first matmul; a factor of z arrives as it is in HBM, and Vector multi
 
 Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd makes the diagonals of the next span, and issues stores;
 Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar evacuates a bank with the activation; Vector and
-GpSimd multiply x by its factor, and normalise, in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step against HBM's 733
-in bf16); with fewer taps by HBM.
+GpSimd multiply x by its factor, and normalise, in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step
+against HBM's 733 in bf16); with fewer taps by HBM.
 
 One `bn_stats` a head reads z once: count, mean and sum of squared deviations, of elements at even and odd places. The
 sum of squares adds both halves' deviations + count * mean^2: no term is negative, so nothing cancels. Compared with a
