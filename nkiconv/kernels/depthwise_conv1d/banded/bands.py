@@ -170,19 +170,28 @@ def spread_bias(run, tile):
     return bias_sbuf
 
 
-def bias_in_parts(run):
-    """Bias of a core's channels as three rows of bf16 that add up to it, [3, channels] in SBUF, for matmuls with ones;
-    None without a bias. The first load of all: small loads are late after loads of rows."""
+def load_bias(run):
+    """Bias of a core's channels, fp32 [1, channels] in SBUF, with zeros for the last group's missing ones; None without
+    a bias. The first load of all: small loads are late after loads of rows."""
     if run.tensors.bias is None:
         return None
     A, count = run.blocks.per_group, run.filters.cn
     most = div_ceil(count, A) * A
-    left_sbuf = nl.ndarray((1, most), dtype=nl.float32, buffer=nl.sbuf)
+    bias_sbuf = nl.ndarray((1, most), dtype=nl.float32, buffer=nl.sbuf)
+    if count < most:
+        nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    run.tensors.bias.load(bias_sbuf[0:1, 0:count], [[1, 1], [1, count]], 0, run.filters.c0, 0)
+    return bias_sbuf
+
+
+def bias_in_parts(run, left_sbuf):
+    """A bias as three rows of bf16 that add up to it, [3, channels] in SBUF, for matmuls with ones; None without a
+    bias. After the zeros of the first filters and bands, which also wait for GpSimd."""
+    if left_sbuf is None:
+        return None
+    most = left_sbuf.shape[1]
     row_sbuf = nl.ndarray((1, BIAS_PARTS, most), dtype=nl.bfloat16, buffer=nl.sbuf)
     parts_sbuf = nl.ndarray((BIAS_PARTS, most), dtype=nl.bfloat16, buffer=nl.sbuf)
-    if count < most:
-        nisa.memset(dst=left_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    run.tensors.bias.load(left_sbuf[0:1, 0:count], [[1, 1], [1, count]], 0, run.filters.c0, 0)
     for part in range(BIAS_PARTS):
         part_sbuf = row_sbuf[0:1, part, 0:most]
         nisa.tensor_copy(dst=part_sbuf, src=left_sbuf, engine=nisa.engine.gpsimd)

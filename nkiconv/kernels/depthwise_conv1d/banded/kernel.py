@@ -44,7 +44,7 @@ from ..._prologue import finish_gates
 from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ..geometry import parts_of_core
 from ..tensors import RowTensors
-from .bands import BIAS_PARTS, bias_in_parts, ensure_filters, prefetch_bands, spread_bias, start_filters
+from .bands import BIAS_PARTS, bias_in_parts, ensure_filters, load_bias, prefetch_bands, spread_bias, start_filters
 from .stages import (
     load_banded_rows,
     multiply_group,
@@ -158,16 +158,17 @@ def start_work(run):
     A, Bo, (c0, _), (last, channels) = blocks.per_group, blocks.out_block, run.queue[0], run.queue[-1]
     start_buffers(run)
     start_filters(run, c0, last + channels - c0)
-    if config.x_stationary:
-        run.bias = bias_in_parts(run)
-        run.ones = nl.ndarray((BIAS_PARTS, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.memset(dst=run.ones, value=1.0, engine=nisa.engine.gpsimd)
+    bias_sbuf = load_bias(run) if config.x_stationary else None
     ensure_filters(run, c0, 1)
     load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
+    if config.x_stationary:
+        run.bias = bias_in_parts(run, bias_sbuf)
+        run.ones = nl.ndarray((BIAS_PARTS, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.memset(dst=run.ones, value=1.0, engine=nisa.engine.gpsimd)
     for index in range(1, len(run.rings) + 1):  # before Vector waits for the first products with a gate
         load_banded_rows(run, index)
     transpose_in(run, 0, 1, 0)
