@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cuts import window_of
 from .depthwise_blocks import DepthwiseSettings, least_columns, pixels_among, window_width, windows_of
 from .geometry import Geometry, images_unsupported, is_evenly_apart, is_transposed, num_phases, writes_rows
-from .options import PROLOGUE_ARGUMENTS, Options, keeps_sums, no_prologue, one_group_unsupported, taken_unsupported
+from .options import PROLOGUE_ARGUMENTS, Options, adds_last, no_prologue, one_group_unsupported, taken_unsupported
 from .patches import PatchSettings, patches_unsupported, takes_patches
 from .pixel_tiles import PixelSettings, can_fold, is_padded
 from .planes import taps_are_inside
@@ -61,10 +61,10 @@ def rows_unsupported(geometry: Geometry, options: Options) -> str:
         return f"K={geometry.K}: {NAME} takes at most {BANK_COLUMNS} output channels of NCDHW; use implicit_gemm"
     if geometry.packed > 0 or not taps_are_inside(geometry):
         return f"filter_ref: {NAME} takes plain filters that lie as KCTRS where y is NCDHW; use implicit_gemm"
-    if options.residual:
-        return f"residual: {NAME} takes none where y is NCDHW; use implicit_gemm"
-    if keeps_sums(options.epilogue):
-        return f"return_before_norm=True: {NAME} transposes results alone where y is NCDHW; use implicit_gemm"
+    if options.residual and adds_last(options.epilogue):
+        return f"residual_position=post_activation: {NAME} adds a residual to sums where y is NCDHW; use implicit_gemm"
+    if options.residual and geometry.precision == "tf32":
+        return f"residual, precision=tf32: {NAME} would round it as a product where y is NCDHW; use implicit_gemm"
     return taken_unsupported(geometry, options, NAME, False, "filters around x")
 
 

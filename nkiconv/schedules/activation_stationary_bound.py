@@ -26,7 +26,7 @@ from .prices import (
     transposed_ns,
 )
 from .tiles import P_MAX, PARTS, cut, div_ceil, share, some_of
-from .volume_rows import RowSchedule, moves_of, segment_rows
+from .volume_rows import RowSchedule, moves_of, num_written, segment_rows
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,9 @@ class Bound:
             each_ns = count * self.moved_ns(runs * parts * run_bytes, run_bytes)
             waits_ns += max(1, rows.taps - rows.stride) * each_ns
             y_run = item.qn * self.options.epilogue.y_itemsize
+            tensors = num_written(self.options) + self.options.residual
             moved_ns += each_ns * (rows.stride * (steps - 1) + rows.taps)
-            moved_ns += count * self.moved_ns(item.zn * item.pn * geometry.K * y_run, y_run)
+            moved_ns += count * tensors * self.moved_ns(item.zn * item.pn * geometry.K * y_run, y_run)
         cores = min(PARTS, len(plan.items))
         filters = sum(len(one) for one in plan.places) * div_ceil(geometry.K, P_MAX)
         return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores
@@ -171,7 +172,9 @@ class Bound:
         tiles, products = div_ceil(item.qn, plan.width), sum(len(one) for one in plan.products)
         matmuls = [(tiles, move.count * geometry.K) for move in first]
         matmuls += [(tiles * (products - 1), move.count * geometry.K) for move in rest]
-        return self.tensor_ns(matmuls, tiles * plan.blocks)
+        if self.options.residual:
+            matmuls.append((tiles * plan.blocks, P_MAX))
+        return self.tensor_ns(matmuls, tiles * plan.blocks * num_written(self.options))
 
     # ---------------------------------------------------------------------------------------- depthwise problems
 

@@ -18,7 +18,7 @@ from .cuts import Outputs, axis_elements, cut_planes, most_of, window_of
 from .geometry import Axis, Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
 from .moving_filters import FilterSchedule, raw_bytes, way_of
-from .options import Options, norm_bytes
+from .options import Options, keeps_sums, norm_bytes
 from .regions import Register, register_of
 from .settings import WARM_UPS, Settings, count, less, more, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf
@@ -214,16 +214,25 @@ def rows_window(geometry: Geometry, plan: RowSchedule) -> Part:
 
 
 def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
-    """An upper bound of bytes a partition: rows of x, filters in memory order and transposed, results."""
+    """An upper bound of bytes a partition: rows of x, filters in memory order and transposed, results, a residual of at
+    most four bytes an element, twice as it is scaled, and the identity."""
     item, y_item, K = geometry.itemsize, options.epilogue.y_itemsize, geometry.K
     columns, (planes, width) = max(one.qn for one in plan.items), rows_window(geometry, plan)
     x_bytes = plan.ring * len(plan.k_tiles) * planes * plan.segments * (width + 1) * item
     filters = sum(len(one) for one in plan.places) * K * item
     raw = raw_bytes(geometry, plan) + 4 * P_MAX * geometry.planes.taps * item
-    results = 2 * plan.blocks * plan.segments * columns * y_item
-    sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if options.epilogue.bias else 0)) + 4 * K
+    written = num_written(options)
+    results = 2 * plan.blocks * plan.segments * columns * y_item * written
+    if options.residual:
+        results += 2 * plan.blocks * plan.segments * columns * 8 + 2 * P_MAX * 4
+    sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item * written + (8 if options.epilogue.bias else 0)) + 4 * K
     norm = norm_bytes(options.epilogue, K, max(count for _, count in plan.banks) * K)
     return x_bytes + filters + raw + results + sums + 2048 + norm
+
+
+def num_written(options: Options) -> int:
+    """Tensors that are written: y, and perhaps a norm's input."""
+    return 2 if keeps_sums(options.epilogue) else 1
 
 
 def steps_alike(geometry: Geometry, plan: RowSchedule) -> Steps | None:

@@ -149,8 +149,8 @@ PLACES = {
 SAME_SETTINGS = (
     "pixels", "rows folded", "volume", "volume by pixels", "implicit_gemm: M tiles", "implicit_gemm: banks",
 )  # fmt: skip
-#: Algorithms that write y by rows of volumes take no residual.
-CASES = [(why, asked) for why in PLACES for asked in (*ASKED, *(() if _by_rows(why) else ADDED))]
+#: Algorithms that write y by rows of volumes add a residual to sums alone.
+CASES = [(why, asked) for why in PLACES for asked in (*ASKED, *(list(ADDED)[:1] if _by_rows(why) else ADDED))]
 
 
 @pytest.mark.cover(29, keep=["a loop on the device-layer-bf16-False"])
@@ -159,7 +159,7 @@ CASES = [(why, asked) for why in PLACES for asked in (*ASKED, *(() if _by_rows(w
 @pytest.mark.parametrize(("why", "asked"), CASES)
 def test_y_is_within_its_bound_on_one_core_and_two(why, asked, dtype, kept):
     problem, how = PLACES[why]
-    more = {**ASKED, **ADDED}[asked] | how | {"kept": kept and not _by_rows(why)}
+    more = {**ASKED, **ADDED}[asked] | how | {"kept": kept}
     one, two = (check(problem.replace(dtype=dtype), lnc=lnc, **more) for lnc in (1, 2))
     if why in SAME_SETTINGS:
         assert one.tobytes() == two.tobytes()

@@ -127,8 +127,7 @@ def test_every_setting(name, last, asked):
     dtype, precision = ASKED[asked]
     problem, config = volume(shape, *(own or [dtype]), N=2, last=last), config_of(algorithm, **settings)
     if algorithm is not None:
-        more = {"precision": precision, "residual": "residual" in asked}
-        found, reason = planned(problem, algorithm, config[1:] or None, **more)
+        found, reason = planned(problem, algorithm, config[1:] or None, precision=precision, **EPILOGUES.get(asked, {}))
         if found is None:
             by_pixels = algorithm == PIXELS and not name.startswith("rows")
             assert algorithm in reason or next(iter(settings), algorithm) in reason
@@ -180,7 +179,8 @@ REFUSED = [
     ({"lhs_dilation": (1, 2, 1)}, PIXELS, {}, {}, "lhs_dilation=.*activation_stationary takes"),
     ({"dtype": "fp8_e4m3"}, PIXELS, {}, {}, "float8: activation_stationary takes 16 and 32 bits"),
     ({}, PIXELS, {}, {"strict_nonfinite": True}, "activation_stationary multiplies"),
-    ({}, PIXELS, {}, {"residual": True}, "activation_stationary takes none"),
+    ({}, PIXELS, {}, EPILOGUES["residual after an activation"], "activation_stationary adds a residual to sums"),
+    ({"dtype": "fp32"}, PIXELS, {}, {"residual": True, "precision": "tf32"}, "would round it as a product"),
     ({"layout": "NDHWC"}, PIXELS, {"fold": 2}, {}, "one plane of taps"),
     ({"dtype": "fp8_e4m3", "C": 256}, GEMM, {"product": "fp8_pairs"}, {}, "one plane of taps"),
     ({"dtype": "fp8_e4m3", "C": 256, "T": 1, "padding": ((1, 0), (0, 0), (0, 0))}, GEMM, {"product": "fp8_pairs"}, {},

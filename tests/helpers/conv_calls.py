@@ -159,11 +159,14 @@ def geometry_of(problem: ConvProblem, precision: str | None = None) -> Any:
     return read_geometry(x, w, places, (problem.groups, 1), perms, precision)[0]
 
 
-def options_of(**changes: Any) -> Options:
-    """Nothing but the sums is asked for, with changes."""
-    epilogue = read_epilogue(None, None, None, "pre_activation", 4)
-    plain = {"epilogue": epilogue, "residual": False, "strict_nonfinite": False}
-    return Options(**plain | changes)
+def options_of(
+    bias: Any = None, activation: str | None = None, residual: Any = None, beta: float = 1.0,
+    residual_position: str = "pre_activation", **changes: Any,
+) -> Options:  # fmt: skip
+    """The sums with an epilogue, whose tensors are None or anything else, with changes; `beta` changes no option."""
+    epilogue = read_epilogue(activation, bias, residual, residual_position, 4)
+    plain = {"residual": residual is not None, "strict_nonfinite": False}
+    return Options(epilogue, **plain | changes)
 
 
 def planned(

@@ -32,7 +32,7 @@ class Operands(nl.NKIObject):
     #: NormOperands in HBM, or None; the norm's stored input, shaped as y, or None
     norm: object = None
     kept: object = None
-    #: None, or in a device loop the register that moves x, y and residual, as [rows, elements that it counts]
+    #: None, or in a device loop the register that moves x, y, residual and kept, as [rows, elements that it counts]
     moved: object = None
 
     @property
@@ -47,14 +47,14 @@ class Operands(nl.NKIObject):
 
 
 def moved_operands(operands, register, at):
-    """Operands of a device loop: its register `at` moves x, frames, y and residual."""
+    """Operands of a device loop: its register `at` moves x, frames, y, residual and kept."""
 
     def in_rows(hbm, each):
         return None if hbm == None else hbm.reshape((size_of(hbm.shape) // each, each))
 
     x, frames = in_rows(operands.x, register.x), in_rows(operands.frames, register.x)
-    y, residual = in_rows(operands.y, register.y), in_rows(operands.residual, register.y)
-    return replace(operands, x=x, frames=frames, y=y, residual=residual, moved=at)
+    y, residual, kept = (in_rows(one, register.y) for one in (operands.y, operands.residual, operands.kept))
+    return replace(operands, x=x, frames=frames, y=y, residual=residual, kept=kept, moved=at)
 
 
 def of_array(tile, operands):

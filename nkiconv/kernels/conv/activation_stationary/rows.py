@@ -1,11 +1,12 @@
 """y of volumes as NCDHW: load rows of x of all planes, transpose sums of 128 positions, store rows of y.
 
 Padding is stored as zeros around rows. The Tensor Engine transposes the results of a tile while the next tile's sums
-are computed. Equal steps may be the body of a device loop.
+are computed. A residual, which has channels on partitions too, is one more product: the identity moves. Equal steps may
+be the body of a device loop.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...._nki import nisa, nl
@@ -15,11 +16,12 @@ from ....schedules.geometry import span
 from ....schedules.tiles import cut_at, div_ceil, transposes_of_bank, whole_words
 from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
 from ..._engines import copy_balanced, new_ledger
+from ..._masks import select_ones
 from ..._prologue import load_x
 from ..._warm import warm_up
 from ..call import moved_operands
 from ..filter_feed import tiles_in_turn, transposed_bank
-from ..regions import around, clear_window, offset_at, store_regions
+from ..regions import around, clear_window, offset_at, residual_of, store_regions
 from ..sums import zero_sums
 from .filters import Filters
 from .loop import Core
@@ -30,15 +32,17 @@ Y_TILES = 2
 
 @dataclass
 class Results(nl.NKIObject):
-    """Columns q .. q+qn-1, from the output tile's first, of row `row` of each segment that has it: [position, (z, k)],
-    to be transposed into y_sbuf [(z, k) of a block, blocks, segments, columns]."""
+    """Columns q .. q+qn-1, from the output tile's first, of row `row` of each segment that has it, of y and perhaps of
+    a norm's input: `sums` [position, (z, k)] of each, None until it is allocated, to be transposed into `rows`
+    [(z, k) of a block, blocks, segments, columns]; residual: as rows, or None."""
 
     item: Outputs
     row: int
-    y_sbuf: object
+    rows: list
     q: int
     qn: int
-    sbuf: object
+    sums: object
+    residual: object
 
 
 class RowCore(Core):
@@ -46,11 +50,25 @@ class RowCore(Core):
 
     ring: the circular buffer of rows of x, tiles [c, K tile * planes, segments, columns]; first: the tile of an output
     tile's first row; cleared: for each tile, the output tile (its first output) for which the columns around x are
-    zeros. y_tiles: rotating tiles of rows of y, or None. waiting: Results to be transposed, or None.
+    zeros. y_tiles: rotating tiles of rows of y, and of a norm's input, or None. waiting: Results to be transposed, or
+    None. identity: moves to add a residual, or None.
     """
 
     y_tiles: Any = None
     waiting: Any = None
+    identity: Any = None
+
+    def __init__(self, operands, geometry, options, plan):
+        super().__init__(operands, geometry, options, plan)
+        if operands.residual is not None:  # it is in the sums before they are evacuated
+            self.options = replace(options, epilogue=replace(options.epilogue, residual=""))
+            size, dtype = nl.tile_size.pmax, operands.residual.dtype if operands.beta == 1.0 else nl.float32
+            self.identity = select_ones(size, [[-1, size]], 0, dtype)
+
+    @property
+    def written(self):
+        """Tensors in HBM that the core writes: y, and a norm's input."""
+        return [one for one in (self.operands.y, self.operands.kept) if one is not None]
 
     def tiles(self, items):
         """Tiles of items, as `run` takes them; the first rows of the next item are loaded before an item's last
@@ -66,7 +84,7 @@ class RowCore(Core):
         self.first, self.cleared = 0, [None] * plan.ring
         if self.norm is not None and (plan.steps is None or plan.steps.each % Y_TILES == 0):
             shape = (nl.tile_size.pmax, plan.blocks, segments, max(item.qn for item in plan.items))
-            self.y_tiles = tiles_in_turn(Y_TILES, shape, self.operands.y.dtype)
+            self.y_tiles = [tiles_in_turn(Y_TILES, shape, one.dtype) for one in self.written]
         tiles = self.start_tiles(items[0], geometry.rows.taps)
         warm_up(self.zeros_sbuf, plan.warmup, 1)
         for item, after in zip(items, [*items[1:], None]):
@@ -120,13 +138,14 @@ class RowCore(Core):
             if steps is not None and row == steps.first:
                 self.run_steps(item, tiles)
                 row += steps.each * steps.count
+            residual_sbuf = self.load_residual(item, row)
             if row + 1 < apart:
                 self.load_step(item, tiles, row + 1, axis.taps)
             elif after is not None:
                 # as many of its rows as have tiles besides the rows of this step
                 self.first += row * axis.stride + window_of(axis, 1)
                 coming = self.start_tiles(after, min(axis.taps, div_ceil(axis.stride, axis.dilation)))
-            yield from self.step_tiles(item, tiles, row, None)
+            yield from self.step_tiles(item, tiles, row, residual_sbuf, None)
             row += 1
         return coming
 
@@ -141,36 +160,46 @@ class RowCore(Core):
             own.operands, own.ledger = moved_operands(self.operands, steps.register, at), new_ledger()
             own.cleared = self.cleared[:]
             for row in range(steps.first, steps.first + steps.each):
+                residual_sbuf = own.load_residual(item, row)
                 own.load_step(item, own_tiles, row + 1, taps)
-                kept = waiting if row + 1 == steps.first + steps.each else None
-                own.run(own.step_tiles(item, own_tiles, row, kept))
+                reused = waiting if row + 1 == steps.first + steps.each else None
+                own.run(own.step_tiles(item, own_tiles, row, residual_sbuf, reused))
 
         nl.fori_loop(0, steps.count * by, body, by)
         for row in range(steps.first * stride, steps.first * stride + self.plan.ring):
             tiles[row + done * stride] = tiles[row]
         waiting.row += done
 
-    def step_tiles(self, item, tiles, row, kept):
-        """Tiles of a step of an item, row `row` of each segment. kept: None, or the Results whose tiles the step's last
-        Results reuse."""
-        parts, apart = min(nl.tile_size.pmax, item.zn * self.geometry.K), segment_rows(self.plan, item)
-        shape = (parts, self.plan.blocks, div_ceil(item.pn - row, apart), item.qn)
+    def shape_of_step(self, item, row):
+        """[(z, k) of a block, blocks, segments, columns] of a step of an item."""
+        segments = div_ceil(item.pn - row, segment_rows(self.plan, item))
+        return min(nl.tile_size.pmax, item.zn * self.geometry.K), self.plan.blocks, segments, item.qn
+
+    def load_residual(self, item, row):
+        """The residual of a step of an item times beta, fp32 if beta is not 1; or None."""
+        shape = self.shape_of_step(item, row)
+        return residual_of(self.operands, shape, self.regions_of_step(item, row, shape[2]))
+
+    def step_tiles(self, item, tiles, row, residual_sbuf, reused):
+        """Tiles of a step of an item, row `row` of each segment. reused: None, or the Results whose tiles the step's
+        last Results reuse."""
+        shape = self.shape_of_step(item, row)
         if self.y_tiles is not None:
-            y_sbuf = self.y_tiles[row % Y_TILES][tuple(slice(0, extent) for extent in shape)]
-        elif kept is not None:
-            y_sbuf = kept.y_sbuf
+            rows = [some[row % Y_TILES][tuple(slice(0, extent) for extent in shape)] for some in self.y_tiles]
+        elif reused is not None:
+            rows = reused.rows
         else:
-            y_sbuf = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
+            rows = [nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in self.written]
         for q, qn in cut_at(item.qn, self.plan.width):
-            into_sbuf = kept.sbuf if kept is not None and q + qn == item.qn else None
-            yield self.sums_of(Results(item, row, y_sbuf, q, qn, into_sbuf), tiles)
+            sums = reused.sums if reused is not None and q + qn == item.qn else None
+            yield self.sums_of(Results(item, row, rows, q, qn, sums, residual_sbuf), tiles)
 
     def sums_of(self, results, tiles):
-        """Banks of sums [position, planes, k] of Results, as `run` takes them; they are evacuated to results.sbuf, a
-        new tile if it is None, and transposed after the next tile's sums."""
+        """Banks of sums [position, planes, k] of Results, as `run` takes them; they are evacuated to results.sums, new
+        tiles if it is None, and transposed after the next tile's sums."""
         geometry, plan, item, K = self.geometry, self.plan, results.item, self.geometry.K
         rows, columns, dn = geometry.rows, geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
-        segments, moves = results.y_sbuf.shape[2], moves_of(geometry, plan, item)
+        segments, moves = results.rows[0].shape[2], moves_of(geometry, plan, item)
         banks = [(z, min(count, item.zn - z)) for z, count in plan.banks if z < item.zn]
         positions = segments * results.qn
         sums = [nl.ndarray((positions, count, K), dtype=nl.float32, buffer=nl.psum) for _, count in banks]
@@ -189,45 +218,74 @@ class RowCore(Core):
                     tap = index * geometry.planes.taps + move.tau
                     x = x_sbuf[0:parts, k_tile * dn + move.plane, 0:segments, w : end : columns.stride]
                     yield acc_psum, x, self.filters.tiles[k_tile][0:parts, tap : tap + move.count, 0:K], move.adds
+            if results.residual is not None and k_tile + 1 == len(plan.k_tiles):
+                yield from self.products_of_residual(results, banks, sums)
 
         def leave():
             self.transpose_waiting()
-            if results.sbuf is None:
-                results.sbuf = nl.ndarray((positions, item.zn * K), dtype=self.operands.y.dtype, buffer=nl.sbuf)
-            by_plane = results.sbuf.reshape((positions, item.zn, K))
+            if results.sums is None:
+                shape = (positions, item.zn * K)
+                results.sums = [nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in self.written]
+            by_plane = [one.reshape((positions, item.zn, K)) for one in results.sums]
             for (z, count), acc_psum in zip(banks, sums):
-                self.evacuate_pixels(by_plane[0:positions, z : z + count, 0:K], acc_psum, 0)
+                y, *kept = (one[0:positions, z : z + count, 0:K] for one in by_plane)
+                self.evacuate_pixels(y, acc_psum, 0, kept_sbuf=kept[0] if kept else None)
             self.waiting = results
 
         return products, max(1, len(moves[1])) * len(plan.products[0]), leave
 
+    def products_of_residual(self, results, banks, sums):
+        """Products that add a residual to sums, as `sums_of` yields them: of each block, and of the part of a bank that
+        is in it."""
+        P_MAX, K, size, (_, _, segments, _) = (
+            nl.tile_size.pmax,
+            self.geometry.K,
+            results.item.zn * self.geometry.K,
+            results.residual.shape,
+        )
+        for (z, count), acc_psum in zip(banks, sums):
+            flat_psum = acc_psum.reshape((acc_psum.shape[0], count * K))
+            for block in range(z * K // P_MAX, div_ceil((z + count) * K, P_MAX)):
+                first, parts = block * P_MAX, min(P_MAX, size - block * P_MAX)
+                begin, end = max(first, z * K), min(first + parts, (z + count) * K)
+                stationary = results.residual[0:parts, block, 0:segments, results.q : results.q + results.qn]
+                moving = self.identity[0:parts, begin - first : end - first]
+                yield flat_psum[:, begin - z * K : end - z * K], stationary, moving, True
+
     def transpose_waiting(self):
         """Transpose waiting results into rows of y, and store the rows of a complete step."""
-        results, P_MAX, y_itemsize = self.waiting, nl.tile_size.pmax, self.options.epilogue.y_itemsize
+        results = self.waiting
         if results is None:
             return
-        (positions, size), segments = results.sbuf.shape, results.y_sbuf.shape[2]
+        for sums_sbuf, rows_sbuf in zip(results.sums, results.rows):
+            self.transpose_results(results, sums_sbuf, rows_sbuf)
+        if results.q + results.qn == results.item.qn:
+            regions = self.regions_of_step(results.item, results.row, results.rows[0].shape[2])
+            for hbm, rows_sbuf in zip(self.written, results.rows):
+                store_regions(hbm, rows_sbuf, regions, self.operands.moved)
+        self.waiting = None
+
+    def transpose_results(self, results, sums_sbuf, rows_sbuf):
+        """Transpose Results' sums [position, (z, k)] into their columns of rows."""
+        (positions, size), P_MAX, y_itemsize = sums_sbuf.shape, nl.tile_size.pmax, self.options.epilogue.y_itemsize
         together = cut_at(size // P_MAX, transposes_of_bank(positions, y_itemsize))
         rest = [(size // P_MAX, 1, size % P_MAX)] if size % P_MAX > 0 else []
         for first, count, parts in [(*some, P_MAX) for some in together] + rest:
-            sources = [results.sbuf[:, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
+            sources = [sums_sbuf[:, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
             bank_psum = transposed_bank(sources, parts, whole_words(positions, y_itemsize))
             for index in range(count):
-                y = results.y_sbuf[0:parts, first + index, 0:segments, results.q : results.q + results.qn]
+                y = rows_sbuf[0:parts, first + index, :, results.q : results.q + results.qn]
                 copy_balanced(y, bank_psum[0:parts, index, 0:positions].reshape(y.shape), self.ledger)
-        if results.q + results.qn == results.item.qn:
-            self.store_step(results)
-        self.waiting = None
 
-    def store_step(self, results):
-        """Store the rows of y of a step: a DMA for the output channels of a plane in a block."""
-        K, item, strides, P_MAX, regions = self.geometry.K, results.item, self.geometry.y_strides, nl.tile_size.pmax, []
-        rows = [segment_rows(self.plan, item) * strides[2], results.y_sbuf.shape[2]]
+    def regions_of_step(self, item, row, segments):
+        """Regions of y, or of the residual, of a step: one for the output channels of a plane in a block."""
+        K, strides, P_MAX, regions = self.geometry.K, self.geometry.y_strides, nl.tile_size.pmax, []
+        rows = [segment_rows(self.plan, item) * strides[2], segments]
         for at, count in stored_together(item.zn, K):
-            offset = offset_at(strides, (at % K, item.z0 + at // K, item.p0 + results.row, item.q0))
+            offset = offset_at(strides, (at % K, item.z0 + at // K, item.p0 + row, item.q0))
             pattern = [[strides[0], count], [0, 1], rows, [strides[3], item.qn]]
             regions.append(((at % P_MAX, at // P_MAX, 0, 0), pattern, offset))
-        store_regions(self.operands.y, results.y_sbuf, regions, self.operands.moved)
+        return regions
 
 
 def clear_around(planes_sbuf, inside, fresh, engine):
