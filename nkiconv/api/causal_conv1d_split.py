@@ -17,6 +17,7 @@ from ..reference import AnyArray
 from ..schedules.split import (
     LAYOUTS,
     Split,
+    channels_unsupported,
     chunks_unsupported,
     positions_unsupported,
     rows_of,
@@ -46,6 +47,7 @@ def causal_conv1d_split(
     cu_seqlens: tuple[int, ...] | None = None,
     state_positions: tuple[int, ...] | None = None,
     chunks: str | None = None,
+    first_channel: int | None = None,
     lnc: int = 2,
 ) -> Any:
     """Causal depthwise convolution, activation (SiLU), split of the channels into parts of heads, l2norm.
@@ -77,6 +79,8 @@ def causal_conv1d_split(
         chunks: None, or the kinds of the chunks of C channels in x [N, W, chunks * C] with layout="NWC", as in
             `depthwise_conv1d`: x times B, or times the sigmoid of G, is convolved and is what states hold; z times C is
             split.
+        first_channel: None, or the place of the first of x's channels that are convolved, as many as w has: x may be
+            the whole of a projection of which others read the rest, as of Mamba2.
         lnc: cores that share the work, 1 or 2.
 
     Returns: parts, a tuple of [N, W, heads, dim] of x's dtype; sums, activation and norm are fp32, rounded once. With
@@ -94,8 +98,12 @@ def causal_conv1d_split(
     raise_all(_CANNOT, list(_violations(one, w, bias, state, **names, return_final_state=return_final_state)))
     N, C, W = (x.shape[layout.index(axis)] for axis in "NCW")
     has_states = state is not None or return_final_state or state_positions is not None
-    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks, C), chunks_unsupported(chunks, layout))))
-    C //= len(chunks or "x")
+    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks), chunks_unsupported(chunks, layout))))
+    times = len(chunks or "x")
+    raise_all(_CANNOT, list(refused(GeometryError, channels_unsupported(first_channel, times * w.shape[0], C))))
+    C = C if first_channel is None else times * w.shape[0]
+    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks, C))))
+    C //= times
     wrong = [*_shape_violations(w, bias, splits, C), *refused(UnsupportedError, taps_unsupported(w.shape[1]))]
     wrong += refused(GeometryError, sequences_unsupported(cu_seqlens, N, W), positions_unsupported(state_positions, W))
     raise_all(_CANNOT, wrong)
@@ -106,6 +114,7 @@ def causal_conv1d_split(
     kwargs: dict[str, Any] = {"activation": activation, "eps": float(eps), "layout": layout}
     asked: dict[str, Any] = {"bias": bias, "initial_state": initial_state, "cu_seqlens": cu_seqlens, "chunks": chunks}
     asked |= {"return_final_state": return_final_state or None, "state_positions": state_positions}
+    asked["first_channel"] = first_channel
     kwargs |= {name: value for name, value in asked.items() if value is not None}
     found = tuple(launch(causal_conv1d_split_heads, (x, w, splits), kwargs, lnc, False).y)
     more = found[len(splits) :]

@@ -70,6 +70,18 @@ def chunks_unsupported(chunks: str | None, layout: str) -> str:
     return f"chunks={chunks!r}, layout={layout!r}: must be token-major, 'NWC'; use depthwise_conv1d for 'NCW'"
 
 
+def channels_unsupported(first_channel: object, C: int, channels: int) -> str:
+    """Why x's `channels` have none from `first_channel` on for C of the filters; "" if they have, or if None."""
+    if first_channel is None:
+        return ""
+    if not (type(first_channel) is int and 0 <= first_channel <= channels - C):
+        return (
+            f"first_channel={shown(first_channel)}: must be an int of at least 0 so that {C} of x's {channels} "
+            f"channels follow; pass the place of the first that is convolved, or None for all"
+        )
+    return ""
+
+
 def step_unsupported(T: int, S: int) -> str:
     """Why a decode step does not support T tokens of each sequence and S taps; "" if it does."""
     if S == 1:
@@ -124,7 +136,8 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class SplitGeometry:
-    """One call. x_n, x_c and x_t are strides of x in HBM, in elements; C is the channels of one of x's chunks."""
+    """One call. x_n, x_c and x_t are strides of x in HBM, in elements; C is the channels of one of x's chunks, and
+    `first` the place of the first one's."""
 
     N: int
     C: int
@@ -137,6 +150,7 @@ class SplitGeometry:
     itemsize: int
     rows: tuple[TokenRow, ...]
     chunks: str = "x"
+    first: int = 0
 
 
 def rows_of(N: int, T: int, cu_seqlens: tuple[int, ...] | None = None) -> tuple[TokenRow, ...]:

@@ -192,6 +192,24 @@ def test_states_after_positions(N, cu_seqlens, layout, state):
             assert found[n, place].tobytes() == np.ascontiguousarray(wanted).tobytes()
 
 
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize(("chunks", "first"), [(None, 0), (None, 37), ("BCx", 11)])
+def test_some_channels_of_a_projection(chunks, first, layout):
+    """Parts and states have the bits of a call with these channels alone."""
+    splits, chunks = ((1, 64, True), (1, 90, False)), chunks if layout == "NWC" else None
+    count = 154 * len(chunks or "x")
+    wide = ((1, first + count + 5, False),)
+    x, _, _, _ = data(wide, 2, 150, dtype=BF16, layout=layout)
+    _, w, bias, before = data(splits, 2, 150, dtype=BF16, state=True)
+    some = (slice(None), slice(first, first + count))
+    alone = np.ascontiguousarray(x[some] if layout == "NCW" else x[:, :, some[1]])
+    more = {"splits": splits, "layout": layout, "chunks": chunks, "initial_state": before, "return_final_state": True}
+    wanted, *states = nkiconv.causal_conv1d_split(alone, w, bias, state_positions=(1, 70), **more)
+    found, *others = nkiconv.causal_conv1d_split(x, w, bias, state_positions=(1, 70), first_channel=first, **more)
+    for one, other in zip((*wanted, *states), (*found, *others), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_non_finite_numbers_stay_in_their_tile_and_tokens(bad):
     splits = ((2, 128, True), (2, 128, False))

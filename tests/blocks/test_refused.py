@@ -47,6 +47,10 @@ refused(nkiconv.causal_conv1d_split, {"x": X, "w": W, "splits": TWO}, [
     ({"state_positions": (6,)}, GeometryError, "from 1 to x's 5 tokens"),
     ({"w": W[:, :1], "state_positions": (1,)}, GeometryError, "S=1"),
     ({"chunks": "xB"}, LayoutError, "chunks='xB', layout='NCW': must be token-major"),
+    ({"first_channel": 1}, GeometryError, "first_channel=1: must be an int of at least 0 so that 8 of x's 8 channels"),
+    ({"first_channel": -1}, GeometryError, "first_channel=-1"),
+    ({"first_channel": 0.5}, GeometryError, "first_channel=0.5"),
+    ({"w": W[:7], "first_channel": 1}, GeometryError, "has 8 channels, x has C=7"),
     ({"chunks": "xx"}, LayoutError, "chunks='xx'"),
     ({"x": np.ones((1, 5, 8), np.float32), "layout": "NWC", "chunks": "BCx"}, LayoutError, "8 channels, no multiple"),
     ({"x": np.ones((1, 5, 8), np.float32), "layout": "NWC", "chunks": "xB"}, GeometryError, "w.shape"),
@@ -102,7 +106,8 @@ refused(heads, {"x_ref": X, "w_ref": W, "splits": TWO}, [
     ({"bias": np.ones(7, np.float32)}, AssertionError, "bias.shape"),
     ({"initial_state": np.ones((1, 8, 2), np.float32)}, AssertionError, "initial_state.shape"),
     ({"chunks": "xB"}, AssertionError, "chunks='xB', layout='NCW'"),
-    ({"chunks": "BCx"}, AssertionError, "no multiple of 3"),
+    ({"first_channel": 1}, AssertionError, "first_channel=1"),
+    ({"chunks": "BCx", "layout": "NWC"}, AssertionError, "no multiple of 3"),
 ])  # fmt: skip
 refused(step, {"x_ref": STEP[:, :, None], "state_ref": STATE, "w_ref": W, "splits": ((2, 4, True),)}, [
     ({"state_ref": STATE[:1]}, AssertionError, "state_ref.shape"),

@@ -8,6 +8,7 @@ from ....axis import Axis
 from ....schedules.split import (
     LAYOUTS,
     SplitGeometry,
+    channels_unsupported,
     chunks_unsupported,
     positions_unsupported,
     rows_of,
@@ -38,15 +39,15 @@ class Operands:
     indices: object = None
 
 
-def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, chunks):
+def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, channels):
     """Check all arguments that determine shapes and return a SplitGeometry.
 
-    states: (initial_state, return_final_state, state_positions).
+    states: (initial_state, return_final_state, state_positions). channels: (chunks, first_channel).
     """
-    (x_n, x_c, x_t), (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout, chunks)
+    (x_n, x_c, x_t), (N, C, T), S = read_arrays(x_ref, w_ref, splits, layout, *channels)
     refuse(sequences_unsupported(cu_seqlens, N, T), positions_unsupported(states[2], T))
     sizes, item = (N, C, T, S, splits, x_n, x_c, x_t), itemsize_of(x_ref.dtype)
-    geometry = SplitGeometry(*sizes, item, rows_of(N, T, cu_seqlens), chunks or "x")
+    geometry = SplitGeometry(*sizes, item, rows_of(N, T, cu_seqlens), channels[0] or "x", channels[1] or 0)
     refuse(tokens_unsupported(geometry))
     if states[0] is not None or states[1] or states[2] is not None:
         axis = Axis(T, geometry.S, 1, geometry.S - 1, 0, 1, 1)
@@ -54,8 +55,8 @@ def read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, chunks):
     return geometry
 
 
-def read_arrays(x_ref, w_ref, splits, layout, chunks=None):
-    """Check x, w, splits and chunks; returns (strides of x along n, c, t, (N, C, T), S)."""
+def read_arrays(x_ref, w_ref, splits, layout, chunks=None, first_channel=None):
+    """Check x, w, splits, chunks and first_channel; returns (strides of x along n, c, t, (N, C, T), S)."""
     names = ("x_ref", "w_ref")
     refuse(rules.layout("layout", layout, LAYOUTS))
     refuse(rules.rank("x_ref", x_ref.shape, ", ".join(layout)), rules.rank("w_ref", w_ref.shape, "C, S"))
@@ -65,8 +66,12 @@ def read_arrays(x_ref, w_ref, splits, layout, chunks=None):
     (N, C, T), steps = (
         [one[layout.index(axis)] for axis in "NCW"] for one in (x_ref.shape, dense_strides(x_ref.shape))
     )
-    refuse(rules.chunks(chunks, C), chunks_unsupported(chunks, layout))
-    C, S = C // len(chunks or "x"), w_ref.shape[1]
+    refuse(rules.chunks(chunks), chunks_unsupported(chunks, layout))
+    times = len(chunks or "x")
+    refuse(channels_unsupported(first_channel, times * w_ref.shape[0], C))
+    C = C if first_channel is None else times * w_ref.shape[0]
+    refuse(rules.chunks(chunks, C))
+    C, S = C // times, w_ref.shape[1]
     refuse(rules.shape("w_ref", w_ref.shape, (C, S), "[C, S]"), taps_unsupported(S), splits_unsupported(splits, C))
     return steps, (N, C, T), S
 
@@ -110,6 +115,7 @@ def causal_conv1d_split_heads(
     cu_seqlens=None,
     state_positions=None,
     chunks=None,
+    first_channel=None,
 ):
     """Convolve each channel with its own causal filter, apply an activation, split the channels into parts of heads.
 
@@ -136,6 +142,8 @@ def causal_conv1d_split_heads(
         chunks: None, or kinds of the chunks of C channels in x [N, T, chunks * C], as in `nkiconv.depthwise_conv1d`:
             x's factor is multiplied as x arrives, rounded to x's dtype, and states hold products; z's factor before
             the norm.
+        first_channel: None, or the place of the first of x's channels that are convolved, as many as w has; x may have
+            more, of a projection that others read too.
 
     Returns: a tuple of tensors in HBM, x's dtype: [N, T, heads, dim] for each part; with return_final_state then
         [N, C, S - 1]; with state_positions then [N, positions, C, S - 1]. Sums, activation and norm are fp32, rounded
@@ -145,7 +153,7 @@ def causal_conv1d_split_heads(
     """
     check_given(locals(), ("return_final_state",))
     states = (initial_state, return_final_state, state_positions)
-    geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, chunks)
+    geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, (chunks, first_channel))
     epilogue, parts = read_results(x_ref, geometry, geometry.T, bias, activation, eps)
     operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=initial_state)
     convolve_heads(operands, geometry, epilogue, eps)

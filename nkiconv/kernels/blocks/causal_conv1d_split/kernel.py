@@ -132,7 +132,7 @@ def load_span(operands, geometry, span):
 
 def place_of(geometry, chunk, row, token, channel):
     """The offset in HBM of a token of a row's image, and of a channel of a chunk of x."""
-    offset = row.image * geometry.x_n + token * geometry.x_t + channel * geometry.x_c
+    offset = row.image * geometry.x_n + token * geometry.x_t + (geometry.first + channel) * geometry.x_c
     return offset + chunk_start(geometry, chunk)
 
 
