@@ -11,13 +11,14 @@ reverse order and its channels swapped. Some algorithms read such filters as sto
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .cuts import cut_planes, most_of
-from .geometry import Geometry, are_side_by_side, num_taps, parts_of_x, writes_rows
+from .geometry import Geometry, are_side_by_side, is_transposed, num_taps, parts_of_x, writes_rows
 from .implicit_gemm import has_own_m_tiles
 from .options import Options
 from .patches import is_patches
@@ -31,6 +32,10 @@ READS_OWN = (*OWN, "weight_stationary")
 FEW = 64
 #: Bytes a partition of one piece of a copy of x or y, and of filters.
 PIECE_BYTES, FLIP_BYTES = 16_384, 8192
+#: How many times as long as such a copy DMA transposes take for which it pays: matmuls hide them, but not the copy.
+HIDDEN = 2.5
+#: Cached answers to whether it pays.
+KEPT = 256
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,21 @@ def copies_x(algorithm: str, geometry: Geometry) -> bool:
     own = algorithm in READS_OWN and geometry.hbm_itemsize > 1
     if algorithm == "weight_stationary":  # planes that are channels are loaded row by row; a cast has no buffer
         own = own and geometry.planes.taps == 1 and geometry.itemsize == geometry.hbm_itemsize
-    own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))
+    own = own and not (algorithm == "activation_stationary" and writes_rows(geometry)) and not sorts_x(geometry)
     return not own and are_side_by_side(geometry) and geometry.x_strides[3] > 1
+
+
+@functools.lru_cache(maxsize=KEPT)
+def sorts_x(geometry: Geometry) -> bool:
+    """Whether a copy of x whose pixels an engine sorts pays: x of few channels, as DMA transposes blocks of 128
+    partitions."""
+    if not is_transposed(geometry) or geometry.C > FEW:
+        return False
+    target, copies, columns = Target.of(Rates()), x_to_rows(geometry), geometry.columns.size
+    pixels = geometry.planes.size * geometry.rows.size * columns / PARTS
+    by_dma_ns = transposed_ns(target, geometry.C, pixels, columns, geometry.hbm_itemsize)
+    copied_ns = round_trip_ns(target) + copies_ns(target, copies)
+    return all(one.is_sorted for one in copies) and HIDDEN * copied_ns < by_dma_ns
 
 
 def copies_y(algorithm: str, geometry: Geometry) -> bool:
