@@ -128,17 +128,17 @@ class Bound:
         target, geometry, source = self.target, self.geometry, self.plan.source
         dn, hn, wn = window_shape(source, out_tile)
         columns = min(wn, source.columns.size)
-        elements = planes_seen(geometry, out_tile.zn) * min(hn * source.slots, source.rows.size) * columns
+        elements = planes_seen(geometry, out_tile.zn) * min(hn * source.step, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
+        copied = min(target.rows_an_engine, source.copies * geometry.C) * dn * hn * wn * geometry.itemsize
+        copied_ns = copied * target.byte_ns if source.copies > source.step else 0.0
         if is_transposed(geometry):
-            loads = source.slots * len(load_parts(geometry, self.plan, out_tile, False))
-            copied = min(target.rows_an_engine, source.slots * geometry.C) * dn * hn * wn * geometry.itemsize
-            copied_ns = copied * target.byte_ns if source.shifts > 1 else 0.0
+            loads = source.step * len(load_parts(geometry, self.plan, out_tile, False))
             each, k_tiles = div_ceil(geometry.C, len(self.plan.k_tiles)), len(self.plan.k_tiles)
             load_ns = transposed_ns(target, each, elements / loads, columns, geometry.hbm_itemsize)
             return float(loads * k_tiles * load_ns + copied_ns)
         run = columns if geometry.x_strides[3] == 1 else 1
-        return self.moved_ns(num_bytes, run * geometry.hbm_itemsize, geometry.C)
+        return max(copied_ns, self.moved_ns(num_bytes, run * geometry.hbm_itemsize, source.step * geometry.C))
 
     # ---------------------------------------------------------------------------------------- y of volumes as NCDHW
 

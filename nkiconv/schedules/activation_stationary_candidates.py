@@ -18,7 +18,7 @@ from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
-from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, pixel_bytes, read_pixels
+from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, pixel_bytes, read_pixels, seen_rows
 from .prices import last_store_ns
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
@@ -139,21 +139,24 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
 
 
 def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:
-    """Settings of y as NHWC with each side, shard and fold, and the most shifts that its rows have room for."""
-    sides, folds, S = (
-        values_of(given, "side", sides_of(geometry)),
-        values_of(given, "fold", FOLDS),
-        geometry.columns.taps,
-    )
+    """Settings of y as NHWC with each side, shard and fold, and shifts."""
+    sides, folds = values_of(given, "side", sides_of(geometry)), values_of(given, "fold", FOLDS)
     for side, shard, fold in itertools.product(sides, values_of(given, "shard", SHARDS), folds):
-        slots = fold * geometry.rows.stride if fold > 1 else 1
-        most = max(1, min(S, P_MAX // (slots * geometry.C)))
-        for shifts in values_of(given, "shifts", [div_ceil(S, div_ceil(S, most))]):
+        for shifts in values_of(given, "shifts", shifts_of(geometry, fold)):
             tried = read_pixels(tuple(given.items()), shard, side, fold, shifts)
             if together_unsupported(geometry, options, tried) and "shifts" not in given:
                 tried = replace(tried, shifts=1)
             if fold == 1 or shard == "images":
                 yield tried
+
+
+def shifts_of(geometry: Geometry, fold: int) -> list[int]:
+    """For each number of products of a column of taps the most shifts that the partitions have room for."""
+    rows, S = geometry.rows, geometry.columns.taps
+    step, seen = fold * rows.stride, seen_rows(rows, fold) + 1
+    slots = [1 if fold == 1 else step, *range(seen, step - 1, -step)]
+    most = {max(1, min(S, P_MAX // (one * geometry.C))) for one in slots}
+    return sorted({div_ceil(S, div_ceil(S, one)) for one in most})
 
 
 def sides_of(geometry: Geometry) -> list[int]:

@@ -44,7 +44,7 @@ class PixelSettings(Settings):
     )
     side: int = count("neighbouring pixels of a partition", 1, 4096, near=BY_SHAPE)
     fold: int = count(
-        "rows of y in the columns of the Tensor Engine, with fold * stride rows of x on its rows",
+        "rows of y in the columns of the Tensor Engine, with fold * stride rows of x, or more, on its rows",
         1,
         P_MAX,
         near=(1, 2, 3, 4, 6, 8),
@@ -68,17 +68,19 @@ def read_pixels(config: Config, shard: str, side: int, fold: int, shifts: int) -
 class Source:
     """Axes of x as the algorithm loads them.
 
-    fold: rows of y packed along the columns of the Tensor Engine, with slots = fold * stride rows of x on the
-    partitions: padded row g of x is row g // slots of slot g % slots. slots is 1 if fold is 1. shifts: copies of all
-    slots, each one tap further on the right, so that a product takes so many columns of taps; `columns` has a multiple
-    of them. dense: rows and columns of x are stored without zeros between elements, as all pixels of a tile see x at
-    the same taps.
+    fold: rows of y packed along the columns of the Tensor Engine, with slots rows of x on the partitions, and the next
+    ones `step` rows further down: padded row h * step + j of x is row h of slot j, so that a product takes so many rows
+    of taps, of `down`. slots and step are 1 if rows are not packed; then `rows` is that of the problem. shifts: copies
+    of all slots, each one tap further on the right, so that a product takes so many columns of taps; `columns` has a
+    multiple of them. dense: rows and columns of x are stored without zeros between elements, as all pixels of a tile
+    see x at the same taps.
     """
 
     planes: Axis
     rows: Axis
     columns: Axis
     fold: int
+    step: int
     slots: int
     shifts: int
     dense: bool
@@ -89,14 +91,30 @@ class Source:
         return self.shifts * self.slots
 
     @property
+    def again(self) -> int:
+        """Rows of a window that only give their elements to slots from `step` on, which hold what slots before them
+        hold further down."""
+        return div_ceil(self.slots, self.step) - 1
+
+    @property
+    def down(self) -> int:
+        """Products of a column of taps."""
+        return self.rows.taps - self.again
+
+    @property
     def across(self) -> int:
         """Products of a row of taps."""
         return self.columns.taps // self.shifts
 
+    def product_of(self, row: int) -> tuple[int, int]:
+        """(product of a column of taps, slot) of a padded row from the first one on that an output row sees."""
+        product = div_ceil(max(0, row - self.slots + 1), self.step)
+        return product, row - product * self.step
+
     @property
     def taps(self) -> int:
         """Products of an output."""
-        return self.planes.taps * self.rows.taps * self.across
+        return self.planes.taps * self.down * self.across
 
 
 @dataclass(frozen=True)
@@ -125,15 +143,29 @@ class Cut:
 
 
 def source_of(geometry: Geometry, fold: int, shifts: int, side: int) -> Source:
-    """The Source of a problem; `before` and `size` of folded rows count rows of x, of all slots together."""
-    rows, slots = geometry.rows, 1
-    if fold > 1:
-        slots = fold * rows.stride
-        reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
-        rows = Axis(size=rows.size, taps=reach // slots + 1, out=rows.out // fold, before=rows.before)
+    """The Source of a problem; `before` and `size` of packed rows count rows of x, of all slots together."""
+    rows, step, slots = geometry.rows, *slots_of(geometry, fold, shifts)
+    if slots > 1:
+        rows = Axis(size=rows.size, taps=seen_rows(rows, fold) // step + 1, out=rows.out // fold, before=rows.before)
     columns = replace(geometry.columns, taps=div_ceil(geometry.columns.taps, shifts) * shifts)
     dense = rows.lhs_dilation * columns.lhs_dilation > 1 and side % num_phases(columns) == 0
-    return Source(geometry.planes, rows, columns, fold, slots, shifts, dense)
+    return Source(geometry.planes, rows, columns, fold, step, slots, shifts, dense)
+
+
+def seen_rows(rows: Axis, fold: int) -> int:
+    """The last padded row that `fold` neighbouring rows of outputs see, from the first one on."""
+    return (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
+
+
+def slots_of(geometry: Geometry, fold: int, shifts: int) -> tuple[int, int]:
+    """(step, slots) of a Source: the fewest slots, at least step, for the fewest products of those that the partitions
+    have room for; a single row of outputs has some if x has copies."""
+    rows, most = geometry.rows, P_MAX // (shifts * geometry.C)
+    step, seen = fold * rows.stride, seen_rows(rows, fold) + 1
+    if fold == 1 and (shifts == 1 or rows.dilation > 1 or step > min(most, seen)):
+        return 1, 1
+    slots = max(step, seen - div_ceil(max(0, seen - most), step) * step)
+    return (1, 1) if slots == 1 else (step, slots)
 
 
 def casts_x(geometry: Geometry) -> bool:
@@ -187,12 +219,12 @@ def inside(axis: Axis, first: int, count: int, dense: bool = False) -> tuple[int
 
 
 def rows_inside(source: Source, first: int, count: int, slot: int) -> tuple[int, int, int, int]:
-    """`inside` for the rows of one slot, counted from the slot's first row."""
-    rows, slots = source.rows, source.slots
-    if slots == 1:
+    """`inside` for the rows of one slot before `step`, counted from the slot's first row."""
+    rows, step = source.rows, source.step
+    if source.slots == 1:
         return inside(rows, first, count, source.dense)
-    low = max(first, div_ceil(rows.before - slot, slots))
-    high = min(first + window_of(rows, count) - 1, (rows.size - 1 + rows.before - slot) // slots)
+    low = max(first, div_ceil(rows.before - slot, step))
+    high = min(first + window_of(rows, count) - 1, (rows.size - 1 + rows.before - slot) // step)
     return (low, high - low + 1, low - first, 1) if high >= low else (0, 0, 0, 1)
 
 

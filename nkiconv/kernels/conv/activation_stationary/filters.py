@@ -153,12 +153,12 @@ class Filters:
         """Replace the filters by filters of `fold` rows of y at once: [(shift, slot, c), products, (row, k)], zero if a
         slot's row of x is outside of a row's window."""
         rows, S, K, (tile_sbuf,) = self.geometry.rows, self.geometry.columns.taps, self.kn, self.tiles
-        cn, taps, across, shifts = tile_sbuf.shape[0], source.rows.taps, source.across, source.shifts
+        cn, taps, across, shifts = tile_sbuf.shape[0], source.down, source.across, source.shifts
         folded_sbuf = constant((source.copies * cn, taps, across, source.fold * K), tile_sbuf.dtype, 0.0)
         for row, r, shift in itertools.product(range(source.fold), range(rows.taps), range(shifts)):
             tap, slot = r, 0
-            if source.fold > 1:
-                tap, slot = divmod(row * rows.stride + r * rows.dilation, source.slots)
+            if source.slots > 1:
+                tap, slot = source.product_of(row * rows.stride + r * rows.dilation)
             first, places = (shift * source.slots + slot) * cn, range(r * S + shift, (r + 1) * S, shifts)
             dst = folded_sbuf[first : first + cn, tap, 0 : len(places), row * K : (row + 1) * K]
             copy(dst, tile_sbuf[0:cn, places.start : places.stop : shifts, 0:K])

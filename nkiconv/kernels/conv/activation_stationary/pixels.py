@@ -103,7 +103,7 @@ class PixelCore(Core):
             clear_window(by_plane, first, end, 0, rows * columns, engine)
         _, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         top, end = 0, rows if w_step == 1 else 0
-        for slot in range(source.slots):
+        for slot in range(source.step):
             _, hn, first, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
         for h0, h1, w0, w1 in around(rows, columns, (top, end, left, left + wn)):
@@ -113,14 +113,14 @@ class PixelCore(Core):
     def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):
         """Load a part of a K tile's window: planes, and `count` rows from `start` on."""
         source, own = self.plan.source, self.plan.k_tiles[k_tile][0]
-        each, (_, _, *extents) = source.slots * own.count, x_sbuf.shape
+        extents = x_sbuf.shape[2:]
         dn = window_of(source.planes, out_tile.zn)
         d0, num_planes, before, _ = inside(source.planes, out_tile.z0, out_tile.zn)
         n = max(first_plane, before)
         nn = max(0, min(first_plane + planes, before + num_planes) - n)
         w0, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         alone = x_sbuf.shape[1] == dn and source.slots == 1
-        for slot in range(source.slots if wn > 0 and nn > 0 else 0):
+        for slot in range(source.step if wn > 0 and nn > 0 else 0):
             h0, hn, top, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             skip, end = (div_ceil(max(0, place - top), h_step) for place in (start, start + count))
             hn, part = min(hn, end) - skip, slot * own.count
@@ -128,17 +128,31 @@ class PixelCore(Core):
                 continue
             rows, columns = (top + skip * h_step, hn, h_step), (left, wn, w_step)
             dst = spaced(x_sbuf, (part, own.count), (k_tile * dn + n, nn, 1), rows, columns)
-            row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
+            row = (h0 + skip) * source.step + (slot - source.rows.before if source.slots > 1 else 0)
             first = (own.c0, d0 + n - before, row, w0)
-            how = {"row_step": source.slots, "ledger": self.ledger, "alone": alone, "row": part}
+            how = {"row_step": source.step, "ledger": self.ledger, "alone": alone, "row": part}
             load_x(dst, self.operands, self.geometry, first, **how)
-        # copies one tap further on the right; elements beyond the right edge are not read
-        runs, row_size = x_sbuf.reshape((x_sbuf.shape[0], size_of(x_sbuf.shape[1:]))), extents[1]
-        begin, size = (first_plane * extents[0] + start) * row_size, planes * count * row_size
+        if source.copies > 1:
+            self.copy_part(x_sbuf, own.count, (first_plane * extents[0] + start, planes * count), start > 0)
+
+    def copy_part(self, x_sbuf, channels, part, later):
+        """Copy some rows (first, count) of a window, of all planes: to slots from `step` on, which hold what slots before
+        them hold further down, then all slots, one tap further on the right for each shift. later: rows before them
+        are loaded. Elements beyond the right edge, and the last rows of later slots, are not read."""
+        source, row_size, each = self.plan.source, x_sbuf.shape[3], self.plan.source.slots * channels
+        runs = x_sbuf.reshape((x_sbuf.shape[0], size_of(x_sbuf.shape[1:])))
+        first, end = part[0] * row_size, sum(part) * row_size
+        for again in range(1, source.again + 1):
+            low, moved = again * source.step, again * row_size
+            high, start = min(source.slots, low + source.step), first if later else first + moved
+            src = runs[0 : (high - low) * channels, start:end]
+            copy(runs[low * channels : high * channels, start - moved : end - moved], src)
+        last = source.again * row_size
+        start, end = first - last if later else first, end - last
         for shift in range(1, source.shifts):
             moved = shift * source.columns.dilation
-            dst = runs[shift * each : (shift + 1) * each, begin : begin + size - moved]
-            copy(dst, runs[0:each, begin + moved : begin + size])
+            dst = runs[shift * each : (shift + 1) * each, start : end - moved]
+            copy(dst, runs[0:each, start + moved : end])
 
     def banks_of(self, item, columns):
         """Banks of an item with `columns` columns of filters, in the order that they are computed."""
@@ -181,16 +195,16 @@ class PixelCore(Core):
         source, rows, columns = self.plan.source, self.plan.source.rows, self.plan.source.columns
         if rows.lhs_dilation * columns.lhs_dilation == 1:
             return range(source.taps)
-        down = [sees_x(rows, out_tile.p0 + block.p, block.apart, r) for r in range(rows.taps)]
+        down = [sees_x(rows, out_tile.p0 + block.p, block.apart, r) for r in range(source.down)]
         on = [sees_x(columns, out_tile.q0 + tile, self.plan.sizes.side, s) for s in range(columns.taps)]
-        return [tap for tap in range(source.taps) if down[tap // columns.taps % rows.taps] and on[tap % columns.taps]]
+        return [tap for tap in range(source.taps) if down[tap // columns.taps % source.down] and on[tap % columns.taps]]
 
     def pixels_at(self, out_tile, x_sbuf, bank, tile, k_tile, tap):
         """The stationary of a tile: its pixels at a tap."""
         source, block = self.plan.source, bank.block
         planes, rows, columns, dense = source.planes, source.rows, source.columns, source.dense
         row, s = tap // source.across, tap % source.across * source.shifts
-        t, r = row // rows.taps, row % rows.taps
+        t, r = divmod(row, source.down)
         d = k_tile * window_of(planes, out_tile.zn) + block.z * planes.stride + t * planes.dilation
         h = place_in(rows, out_tile.p0, out_tile.p0 + block.p, r, dense)
         w = place_in(columns, out_tile.q0, out_tile.q0 + bank.t0 + tile, s, dense)
