@@ -77,10 +77,9 @@ def causal_conv1d_split(
         state_positions: also return the state after each of these numbers of tokens, 1 to W, for prefix caches and
             speculative decoding.
         chunks: None, or the kinds of the chunks of C channels in x [N, W, chunks * C] with layout="NWC", as in
-            `depthwise_conv1d`: x times B, or times the sigmoid of G, is convolved and is what states hold; z times C is
-            split.
-        first_channel: None, or the place of the first of x's channels that are convolved, as many as w has: x may be
-            the whole of a projection of which others read the rest, as of Mamba2.
+            `depthwise_conv1d`: x times B, or the sigmoid of G, is convolved and kept by states; z times C is split.
+        first_channel: None, or the place of the first of x's channels that are convolved, as many as w has: x may be a
+            whole projection, as of Mamba2.
         lnc: cores that share the work, 1 or 2.
 
     Returns: parts, a tuple of [N, W, heads, dim] of x's dtype; sums, activation and norm are fp32, rounded once. With
@@ -98,12 +97,7 @@ def causal_conv1d_split(
     raise_all(_CANNOT, list(_violations(one, w, bias, state, **names, return_final_state=return_final_state)))
     N, C, W = (x.shape[layout.index(axis)] for axis in "NCW")
     has_states = state is not None or return_final_state or state_positions is not None
-    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks), chunks_unsupported(chunks, layout))))
-    times = len(chunks or "x")
-    raise_all(_CANNOT, list(refused(GeometryError, channels_unsupported(first_channel, times * w.shape[0], C))))
-    C = C if first_channel is None else times * w.shape[0]
-    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks, C))))
-    C //= times
+    C = _channels_of(C, w.shape[0], chunks, first_channel, layout)
     wrong = [*_shape_violations(w, bias, splits, C), *refused(UnsupportedError, taps_unsupported(w.shape[1]))]
     wrong += refused(GeometryError, sequences_unsupported(cu_seqlens, N, W), positions_unsupported(state_positions, W))
     raise_all(_CANNOT, wrong)
@@ -114,7 +108,7 @@ def causal_conv1d_split(
     kwargs: dict[str, Any] = {"activation": activation, "eps": float(eps), "layout": layout}
     asked: dict[str, Any] = {"bias": bias, "initial_state": initial_state, "cu_seqlens": cu_seqlens, "chunks": chunks}
     asked |= {"return_final_state": return_final_state or None, "state_positions": state_positions}
-    asked["first_channel"] = first_channel
+    asked |= {"first_channel": first_channel}
     kwargs |= {name: value for name, value in asked.items() if value is not None}
     found = tuple(launch(causal_conv1d_split_heads, (x, w, splits), kwargs, lnc, False).y)
     more = found[len(splits) :]
@@ -171,6 +165,16 @@ def causal_conv1d_split_update(
             kwargs["state_indices"] = np.where(state_indices == pad_slot, -1, state_indices).astype(np.int32)
         found = tuple(launch(causal_conv1d_split_step, (rows, state, w, splits), kwargs, lnc, False).y)
     return tuple(part[:, 0] for part in found) if single else found
+
+
+def _channels_of(channels: int, filters: int, chunks: Any, first_channel: Any, layout: str) -> int:
+    """Channels of each chunk of x's channels, those from first_channel on; raises where there are no such."""
+    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks), chunks_unsupported(chunks, layout))))
+    times = len(chunks or "x")
+    raise_all(_CANNOT, list(refused(GeometryError, channels_unsupported(first_channel, times * filters, channels))))
+    channels = channels if first_channel is None else times * filters
+    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks, channels))))
+    return channels // times
 
 
 def _pad(pad_slot: Any) -> Iterator[NkiconvError]:
