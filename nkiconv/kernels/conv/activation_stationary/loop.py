@@ -58,19 +58,20 @@ class Core:
         self.norm = load_norm(self.operands.norm, kn)
 
     def evacuate_pixels(self, dst_sbuf, acc_psum, k0, residual_sbuf=None, kept_sbuf=None):
-        """Evacuate sums [positions, n, k] of output channels from the group's k0 on, with the epilogue. With a norm
-        they are all channels of a pixel, or of pixels of several rows; kept_sbuf: as in `evacuate_normalized`."""
-        bias_sbuf, options, K, (positions, n, kn) = self.bias_sbuf, self.options, self.geometry.K, acc_psum.shape
+        """Evacuate sums [positions, n, row, k] of output channels from the group's k0 on, with the epilogue, all rows
+        with one instruction. With a norm they are all channels of a pixel; kept_sbuf: as in `evacuate_normalized`."""
+        bias_sbuf, options, (positions, n, rows, kn) = self.bias_sbuf, self.options, acc_psum.shape
         if bias_sbuf is not None:
-            bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn].expand_dim(1).broadcast(1, n)
+            bias_sbuf = bias_sbuf[0:positions, k0 : k0 + rows * kn].reshape((positions, rows, kn))
+            bias_sbuf = bias_sbuf.expand_dim(1).broadcast(1, n)
         if self.norm is None:
             evacuate(
                 dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, options.epilogue, self.ledger, options.strict_nonfinite
             )
             return
-        for k in range(0, kn, K):
+        for row in range(rows):
             y, acc, bias, residual, kept = (
-                None if one is None else one[0:positions, 0:n, k : k + K]
+                None if one is None else one[0:positions, 0:n, row]
                 for one in (dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, kept_sbuf)
             )
             evacuate_normalized(y, acc, bias, residual, options.epilogue, self.norm, self.ledger, kept)

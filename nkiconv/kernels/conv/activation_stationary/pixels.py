@@ -44,11 +44,13 @@ class Bank(nl.NKIObject):
     psum: object = None
     taps: object = None
 
-    def of(self, tile_sbuf, first):
-        """The bank's part of a row of its block's tile [pixels, (row, side), K], which begins at `first`; None for
-        None."""
-        t = slice(first + self.t0, first + self.t0 + self.tn)
-        return None if tile_sbuf is None else tile_sbuf[:, t, self.k0 : min(self.k0 + self.kn, tile_sbuf.shape[2])]
+    def of(self, tile_sbuf, fold):
+        """The bank's part [pixels, tile, row, k] of its block's tile [pixels, (row, side), K]; None for None."""
+        if tile_sbuf is None:
+            return None
+        positions, every, columns = tile_sbuf.shape
+        t, k = slice(self.t0, self.t0 + self.tn), slice(self.k0, min(self.k0 + self.kn, columns))
+        return tile_sbuf.reshape((positions, fold, every // fold, columns))[:, :, t, k].permute((0, 2, 1, 3))
 
 
 class PixelCore(Core):
@@ -65,6 +67,8 @@ class PixelCore(Core):
             (k0, kn), fresh, batch = plan.batches[item.batch], item.batch != batch, item.batch
             if fresh:
                 self.filters = Filters(self, k0, kn)
+                if self.filters.folds:  # DMA places them, before it has x to load
+                    self.filters.complete(0)
             if now_sbuf is None:
                 now_sbuf = self.load_out_tile(item.out_tile, True)
             if fresh:
@@ -225,10 +229,8 @@ class PixelCore(Core):
             if operands.kept is not None:
                 kept_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
             self.leaving = y_sbuf, residual_sbuf, kept_sbuf
-        for row in range(fold):
-            y, residual, kept = (bank.of(one, row * side) for one in self.leaving)
-            acc_psum = bank.psum[:, :, row * columns : row * columns + y.shape[2]]
-            self.evacuate_pixels(y, acc_psum, bank.k0 + row * columns, residual, kept)
+        y, residual, kept = (bank.of(one, fold) for one in self.leaving)
+        self.evacuate_pixels(y, bank.psum.reshape(y.shape), bank.k0, residual, kept)
         if bank.t0 + bank.tn == side and bank.k0 + bank.kn == fold * columns:
             store_regions(operands.y, self.leaving[0], regions)
             if operands.kept is not None:

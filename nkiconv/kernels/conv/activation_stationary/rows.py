@@ -228,8 +228,8 @@ class RowCore(Core):
                 results.sums = [nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in self.written]
             by_plane = [one.reshape((positions, item.zn, K)) for one in results.sums]
             for (z, count), acc_psum in zip(banks, sums):
-                y, *kept = (one[0:positions, z : z + count, 0:K] for one in by_plane)
-                self.evacuate_pixels(y, acc_psum, 0, kept_sbuf=kept[0] if kept else None)
+                y, *kept = (one[0:positions, z : z + count].expand_dim(2) for one in by_plane)
+                self.evacuate_pixels(y, acc_psum.expand_dim(2), 0, kept_sbuf=kept[0] if kept else None)
             self.waiting = results
 
         return products, max(1, len(moves[1])) * len(plan.products[0]), leave
