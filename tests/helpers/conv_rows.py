@@ -116,6 +116,10 @@ _PIXELS = {
         ConvProblem(N=2, C=3, H=16, W=22, K=5, R=7, S=7, stride=(2, 2), padding=((3, 3), (3, 3)), layout="NHWC"),
         {"fold": 4, "shifts": 4},
     ),
+    "few channels of many pixels, which an engine sorts": (
+        ConvProblem(N=2, C=2, H=81, W=160, K=5, R=3, S=3, padding=SAME, layout="NHWC"),
+        {"fold": 3, "shifts": 3, "side": 16},
+    ),
     "columns shifted beyond x": (
         ConvProblem(
             N=1, C=5, H=11, W=600, K=40, R=2, S=4, rhs_dilation=(2, 3), padding=((1, 0), (11, -2)), layout="NHWC"

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import window_of
+from ....schedules.geometry import is_transposed
 from ....schedules.pixel_tiles import (
     Block,
     blocks_of,
@@ -67,7 +68,7 @@ class PixelCore(Core):
             (k0, kn), fresh, batch = plan.batches[item.batch], item.batch != batch, item.batch
             if fresh:
                 self.filters = Filters(self, k0, kn)
-                if self.filters.folds:  # DMA places them, before it has x to load
+                if self.filters.folds and not is_transposed(self.geometry):  # DMA places them, and may load x later
                     self.filters.complete(0)
             if now_sbuf is None:
                 now_sbuf = self.load_out_tile(item.out_tile, True)
@@ -140,9 +141,9 @@ class PixelCore(Core):
             self.copy_part(x_sbuf, own.count, (first_plane * extents[0] + start, planes * count), start > 0)
 
     def copy_part(self, x_sbuf, channels, part, later):
-        """Copy some rows (first, count) of a window, of all planes: to slots from `step` on, which hold what slots before
-        them hold further down, then all slots, one tap further on the right for each shift. later: rows before them
-        are loaded. Elements beyond the right edge, and the last rows of later slots, are not read."""
+        """Copy rows (first, count) of a window, of all planes: to slots from `step` on, which have what those before
+        have further down, then all slots, one tap further on the right for each shift. later: rows before them are
+        loaded. Elements beyond the right edge, and the last rows of later slots, are not read."""
         source, row_size, each = self.plan.source, x_sbuf.shape[3], self.plan.source.slots * channels
         runs = x_sbuf.reshape((x_sbuf.shape[0], size_of(x_sbuf.shape[1:])))
         first, end = part[0] * row_size, sum(part) * row_size
