@@ -35,7 +35,7 @@ from .banded import (
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
 from .prices import array_end_ns, rows_ns
 from .settings import Config, declarations, descended
-from .tiles import BANK_COLUMNS, PARTS, div_ceil
+from .tiles import BANK_COLUMNS, PARTS, div_ceil, sumprod
 
 #: Bytes of a run, one chunk of one row, at which a DMA has its full rate; the least bytes of a run in tiles of fewer
 #: groups, with which a core has TILES tiles whose stages overlap.
@@ -243,9 +243,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     if not tiles:
         return 0.0
     works = [_work(geometry, options, blocks, tile, target) for tile, _ in tiles]
-    total = _Work(
-        *(sum(values[i] * times for values, (_, times) in zip(works, tiles, strict=True)) for i in range(len(works[0])))
-    )
+    total = _Work(*(sumprod(each, [times for _, times in tiles]) for each in zip(*works, strict=True)))
     first, last, settings, item = works[0], works[-1], blocks.settings, geometry.itemsize
     groups, count = sum(tile.gn * times for tile, times in tiles), sum(times for _, times in tiles)
     size, channels = blocks.num_taps * blocks.block, min(blocks.per_group, geometry.C)
@@ -295,19 +293,26 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
-    """(tile, number of tiles that it stands for) of the larger part."""
+    """(tile, number of tiles that it stands for) of the larger part: the first, others of different sizes, the last."""
     spans = spans_of(blocks, geometry, PARTS - 1)
     beside, a_group = len(spans[2]), len(spans[1]) * len(spans[2])
     total = len(spans[0]) * a_group
+    if total == 0:
+        return []
     some = range(total) if total <= LOOKED_AT else (0, 1, total // 3, total // 2, total - 2, total - 1)
-    places = [(spans[0][at // a_group], spans[1][at % a_group // beside], spans[2][at % beside]) for at in some]
-    tiles = [plan_tile(blocks, *place) for place in places]
-    tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
-    if total <= LOOKED_AT:
-        return [(tile, 1.0) for tile in tiles]
-    groups = sum(gn for _, gn in spans[0]) * a_group - tiles[0].gn - tiles[-1].gn
-    between = [(tile, groups / (LOOKED_AT - 2) / tile.gn) for tile in tiles[1:-1]]
-    return [(tiles[0], 1.0), *between, (tiles[-1], 1.0)]
+    first, *others = [(spans[0][at // a_group], spans[1][at % a_group // beside], spans[2][at % beside]) for at in some]
+    found, last = [(plan_tile(blocks, *first), 1.0)], others[-1:]
+    each = 0.0  # groups that one of the others stands for; 0: itself
+    if total > LOOKED_AT:
+        each = (sum(gn for _, gn in spans[0]) * a_group - first[0][1] - others[-1][0][1]) / (LOOKED_AT - 2)
+    alike: dict[Any, list[Any]] = {}  # tiles of as many groups and images, of the same columns
+    for place in others[:-1]:
+        (g0, gn), (_, nn), columns = place
+        alike.setdefault((gn, g0 + gn == blocks.num_groups, nn, columns), []).append(place)
+    for (gn, *_), places in alike.items():
+        found.append((plan_tile(blocks, *places[0]), len(places) * (each / gn if each else 1.0)))
+    found += [(plan_tile(blocks, *place), 1.0) for place in last]
+    return [*found[:-1], (replace(found[-1][0], ends=True), 1.0)]
 
 
 def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile, target: Target) -> _Work:

@@ -83,7 +83,7 @@ def chunk_start(geometry: RowGeometry | SplitGeometry, chunk: str) -> int:
 
 def gate_of(geometry: RowGeometry | SplitGeometry) -> str:
     """The chunk that the input is multiplied by as it arrives, "B" or "G"; "" without one."""
-    return next((chunk for chunk in geometry.chunks if chunk in "BG"), "")
+    return next((chunk for chunk in geometry.chunks if chunk in "BG"), "") if geometry.chunks else ""
 
 
 def inputs_of(geometry: RowGeometry) -> int:

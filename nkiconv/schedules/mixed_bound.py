@@ -7,8 +7,7 @@ depend on settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections import Counter
 
 from ..simulator.timing.target import Target
 from .banded import config_unsupported
@@ -16,7 +15,7 @@ from .depthwise import Options, RowGeometry, inputs_of
 from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_pieces, filter_block, mixed_cuts
 from .options import Epilogue
 from .prices import Busy, first_load_ns, rows_ns, total_ns
-from .recipes import vector_steps, work_of
+from .recipes import Recipe, vector_steps, work_of
 from .rows import RowTile, run_length, tile_count, tile_list
 from .tiles import PARTS, div_ceil
 
@@ -32,25 +31,32 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     if not tiles:
         return 0.0
     pieces, (first, last), busy = cut_pieces(plan, epilogue, tiles), (tiles[0], tiles[-1]), Busy()
-    by_tile = groupby(pieces, lambda one: one.tile)
-    works = [_work(geometry, epilogue, target, tiles[place], some) for place, some in by_tile]
     more = max(0, tile_count(geometry, plan.rows) - len(tiles))
-    for one in works:
-        busy.add(one)
-    busy.add(works[len(works) // 2], more)
+    times = [1 + more * (place == len(tiles) // 2) for place in range(len(tiles))]
+    loads: Counter[tuple[int, int, int]] = Counter()
+    for tile, count in zip(tiles, times, strict=True):
+        loads[tile.rows, tile.qn, _dmas(tile)] += count
+    works: Counter[tuple[int, int, Recipe, bool]] = Counter()
+    for piece in pieces:
+        works[tiles[piece.tile].rows, piece.qn, piece.recipe, piece.vector_reads] += times[piece.tile]
+    for (rows, qn, dmas), count in loads.items():
+        busy.dma += count * _loaded_ns(geometry, target, rows, qn)
+        busy.issued += count * inputs_of(geometry) * dmas * target.static_issue_ns
+    for kind, count in works.items():
+        busy.add(_work(geometry, epilogue, target, *kind), count)
     # the first tile's filters, x and diagonals
     taps = min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
     filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)
     there_ns = first_load_ns(target) + filters_ns
-    x_ns = _loaded_ns(geometry, target, first, mixed_cuts(first.qn, plan, True)[0])
+    x_ns = _loaded_ns(geometry, target, first.rows, mixed_cuts(first.qn, plan, True)[0])
     begin_ns = there_ns + x_ns + (1 + _dmas(first)) * target.static_issue_ns
     made_ns = 0.0
     if plan.taps:
         made_ns = target.gpsimd_fixed_ns + plan.taps * first.rows * target.gpsimd_select_ns
         busy.gpsimd += made_ns * len({tile.t for tile in tiles}) * (1 + more / len(tiles))
         made_ns += there_ns + target.gpsimd_done_ns
-    busy.vector -= _sums_ns(pieces[-1], target)  # `_last_ns` has them
-    stored_ns = _stored_ns(geometry, epilogue, target, last, pieces[-1].qn)
+    busy.vector -= _sums_ns(pieces[-1].qn, pieces[-1].recipe, target)  # `_last_ns` has them
+    stored_ns = _stored_ns(geometry, epilogue, target, last.rows, pieces[-1].qn)
     end_ns = _last_ns(pieces[-1], target) + target.hop_dma_ns + target.first_packet_ns + stored_ns + target.dma_end_ns
     hidden_ns = begin_ns - target.first_packet_ns + stored_ns
     return total_ns(target, begin_ns, hidden_ns, busy, end_ns, made_ns=made_ns)
@@ -62,58 +68,53 @@ def _dmas(tile: RowTile) -> int:
     return 1 if images == len(tile.groups) else images
 
 
-def _loaded_ns(geometry: RowGeometry, target: Target, tile: RowTile, columns: int) -> float:
-    """ns of the DMA engines for the x, with its factor, of a tile's columns."""
+def _loaded_ns(geometry: RowGeometry, target: Target, rows: int, columns: int) -> float:
+    """ns of the DMA engines for the x, with its factor, of so many rows and columns."""
     elements, item = min(geometry.W, div_ceil(run_length(geometry, columns), geometry.lhs_dilation)), geometry.itemsize
     row_ns = target.row_ns(elements, geometry.x_w, item)
-    return inputs_of(geometry) * rows_ns(target, tile.rows, row_ns, tile.rows * elements * item)
+    return inputs_of(geometry) * rows_ns(target, rows, row_ns, rows * elements * item)
 
 
-def _stored_ns(geometry: RowGeometry, epilogue: Epilogue, target: Target, tile: RowTile, columns: int) -> float:
-    """ns of the DMA engines for so many columns of y."""
+def _stored_ns(geometry: RowGeometry, epilogue: Epilogue, target: Target, rows: int, columns: int) -> float:
+    """ns of the DMA engines for so many rows and columns of y."""
     row_ns = target.row_ns(columns, geometry.y_q, epilogue.y_itemsize)
-    return rows_ns(target, tile.rows, row_ns, tile.rows * columns * epilogue.y_itemsize)
+    return rows_ns(target, rows, row_ns, rows * columns * epilogue.y_itemsize)
 
 
 def _work(
-    geometry: RowGeometry, epilogue: Epilogue, target: Target, tile: RowTile, pieces: Iterable[MixedPiece]
+    geometry: RowGeometry, epilogue: Epilogue, target: Target, rows: int, qn: int, recipe: Recipe, vector_reads: bool
 ) -> Busy:
-    """The Busy of a tile with these pieces."""
+    """The Busy of a piece of so many columns besides its load."""
     column_ns = target.tensor_column_ns if geometry.itemsize == 2 else target.tensor_column_fp32_ns
-    issue_ns, found = _dmas(tile) * target.static_issue_ns, Busy(dma=_loaded_ns(geometry, target, tile, tile.qn))
-    found.issued = inputs_of(geometry) * issue_ns
-    for piece in pieces:
-        qn, (taps, chain, head, second) = piece.qn, piece.recipe
-        work = work_of(piece.recipe, geometry, epilogue, target, qn)
-        array_ns, streamed_ns, vector_ns = qn * work.tensor, taps * qn * column_ns, qn * work.vector
-        found.add(Busy(array_ns, streamed_ns, 0.0, vector_ns, qn * work.scalar, qn * work.gpsimd))
-        # two chains alternate, or the halves of one chain of two pieces
-        steps = max(chain, second) if head else div_ceil(chain, 2)
-        found.vector += max(0.0, steps * _step_ns(piece, target) - _sums_ns(piece, target))
-        if work.copied and piece.vector_reads:
-            found.vector += qn * target.vector_ns + target.vector_fixed_psum_ns
-        elif work.copied:
-            found.scalar += qn * target.scalar_ns + target.scalar_fixed_ns
-        found.dma += _stored_ns(geometry, epilogue, target, tile, qn)
+    (taps, chain, head, second), work = recipe, work_of(recipe, geometry, epilogue, target, qn)
+    found = Busy(qn * work.tensor, taps * qn * column_ns, 0.0, qn * work.vector, qn * work.scalar, qn * work.gpsimd)
+    # two chains alternate, or the halves of one chain of two pieces
+    steps = max(chain, second) if head else div_ceil(chain, 2)
+    found.vector += max(0.0, steps * _step_ns(qn, target) - _sums_ns(qn, recipe, target))
+    if work.copied and vector_reads:
+        found.vector += qn * target.vector_ns + target.vector_fixed_psum_ns
+    elif work.copied:
+        found.scalar += qn * target.scalar_ns + target.scalar_fixed_ns
+    found.dma = _stored_ns(geometry, epilogue, target, rows, qn)
     return found
 
 
-def _sums_ns(piece: MixedPiece, target: Target) -> float:
-    """ns of Vector for a piece's sums of taps, without waits."""
-    _, chain, _, second = piece.recipe
-    return (chain + second) * (piece.qn * target.vector_sum_ns + target.vector_fixed_sum_ns)
+def _sums_ns(qn: int, recipe: Recipe, target: Target) -> float:
+    """ns of Vector for the sums of taps of a piece of so many columns, without waits."""
+    _, chain, _, second = recipe
+    return (chain + second) * (qn * target.vector_sum_ns + target.vector_fixed_sum_ns)
 
 
-def _step_ns(piece: MixedPiece, target: Target) -> float:
+def _step_ns(qn: int, target: Target) -> float:
     """ns from a sum of Vector to the next one of its result."""
-    return piece.qn * target.vector_sum_ns + target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns
+    return qn * target.vector_sum_ns + target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns
 
 
 def _last_ns(piece: MixedPiece, target: Target) -> float:
     """ns from a piece's last products to y."""
     taps, _, head, _ = piece.recipe
     steps = vector_steps(piece.recipe)
-    found = steps * _step_ns(piece, target) + target.hop_ns + (target.matmul_done_ns if taps else 0.0)
+    found = steps * _step_ns(piece.qn, target) + target.hop_ns + (target.matmul_done_ns if taps else 0.0)
     if head:
         found += piece.qn * target.vector_ns + target.vector_fixed_psum_ns
     if piece.last > steps + head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -37,6 +38,12 @@ def div_ceil(a: int, b: int) -> int:
 def fits_sbuf(count: int) -> bool:
     """Whether SBUF holds so many bytes per partition."""
     return count <= SBUF_BYTES
+
+
+def sumprod(values: Iterable[float], times: Iterable[float]) -> float:
+    """The sum of products of two lists (math.sumprod from Python 3.12 on)."""
+    found: float = sum(map(operator.mul, values, times))
+    return found
 
 
 def slot_for(size: int) -> int:
