@@ -185,7 +185,7 @@ class Probe:
         if len(self.queue) == sum(len(place) for place in self.places):
             self.queue, self.places = [], []  # the kernel has no others
         self.known: dict[Counts, float] = {}
-        self.known_at_zero: dict[Counts, float] = {}
+        self.lines: dict[Counts, Timeline] = {}
         self.is_given = counts is not None
         self.least = counts or self.filled() if self.places else (0, 0)
 
@@ -204,14 +204,19 @@ class Probe:
         fill = self.fill(bare, 0)
         counts = [(fill, 0)]
         if len(self.places) > 1:
-            counts.append((fill, self.fill(self.timed((fill, 0)) if fill else bare, 1)))
+            counts.append((fill, self.fill(self.timed((fill, 0)), 1)))
         found = (0, 0)
         counts = [one for one in counts if sum(one) <= WARM_UP_MAX]
         if self.execution.is_cut:  # what follows tells more of the rate than its first instructions
             every = [found, *counts][::-1]
             near_us = NEAR_AT_ZERO * min(map(self.at_zero, every))
             found = min((one for one in every if self.at_zero(one) <= near_us), key=self.at)
-        return self.best(found, *counts, (min(WARM_UP_MAX, max(fill, self.enough())), 0))
+        full = min(WARM_UP_MAX, max(fill, self.enough())), 0
+        found = self.best(found, *counts, full)
+        if found == full and len(self.places) > 1:
+            again = full[0], self.fill(self.timed(full), 1)
+            found = self.best(found, again) if sum(again) <= WARM_UP_MAX else found
+        return found
 
     def found(self) -> Counts:
         """The better counts: `least`, or if these were given, perhaps those that fill this kernel's waits."""
@@ -235,15 +240,13 @@ class Probe:
 
     def at_zero(self, counts: Counts) -> float:
         """Modelled us with these counts at phase 0."""
-        if counts not in self.known_at_zero:
-            self.timed(counts)
-        return self.known_at_zero[counts]
+        return self.us_of(self.timed(counts))
 
     def timed(self, counts: Counts) -> Timeline:
-        """The timeline of these counts at phase 0; keeps its us."""
-        line = self.line(counts)
-        self.known_at_zero[counts] = self.us_of(line)
-        return line
+        """The timeline of these counts at phase 0."""
+        if counts not in self.lines:
+            self.lines[counts] = self.line(counts)
+        return self.lines[counts]
 
     def line(self, counts: Counts, phase: float = 0.0) -> Timeline:
         """The timeline of these counts, at a phase of the throttle's grid."""
