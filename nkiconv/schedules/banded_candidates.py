@@ -265,7 +265,8 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     # rows of the second tile are transposed from the first group on
     second_ns = rows_ns + works[1].load + run_ns if len(works) > 1 else 0.0
     start_ns = max(x_ns, bands_ns, second_ns)
-    end_ns = last.rows_out + last.read_out + stage_ns + target.hop_ns + target.matmul_done_ns + target.hop_dma_ns
+    end_ns = last.rows_out + last.read_out + target.hop_ns + target.matmul_done_ns + target.hop_dma_ns
+    end_ns += 0.0 if settings.x_stationary else stage_ns
     end_ns += target.static_issue_ns + target.first_packet_ns + last.store + target.dma_end_ns
     # other limits than the Tensor Engine: evacuations, triggers, latency of bands, all DMA, latency of rows
     vector_ns = total.vector + all_zeros_ns
@@ -284,7 +285,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     )
     work_ns = total.rows_in + total.products + total.rows_out + total.stall * (len(tiles) > 1)
     work_ns -= first.rows_in + last.rows_out
-    if total.streamed < SURE * target.window_work * max(work_ns, *others):
+    if total.streamed < target.window_work * max(SURE * max(work_ns, *others), target.window_ns):
         work_ns /= target.half_rate
     else:
         work_ns = array_end_ns(target, start_ns, work_ns) - start_ns
@@ -363,7 +364,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         products=products,
         rows_out=rows_out,
         streamed=streamed,
-        stall=max(0.0, stall - rows_in - products * min(2, tile.gn - 1) / tile.gn),
+        stall=0.0 if settings.x_stationary else max(0.0, stall - rows_in - products * min(2, tile.gn - 1) / tile.gn),
         read_in=x * copy_ns * (1.0 if pieces_in == 1 else 0.6) + target.vector_fixed_psum_ns,
         read_out=y * target.vector_ns * (1.0 if pieces_out == 1 else 0.6) + target.vector_fixed_psum_ns,
         vector=x * (copy_ns + gate_ns(geometry, target))
