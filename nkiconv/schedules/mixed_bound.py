@@ -90,7 +90,8 @@ def _work(
     found = Busy(qn * work.tensor, taps * qn * column_ns, 0.0, qn * work.vector, qn * work.scalar, qn * work.gpsimd)
     # two chains alternate, or the halves of one chain of two pieces
     steps = max(chain, second) if head else div_ceil(chain, 2)
-    found.vector += max(0.0, steps * _step_ns(qn, target) - _sums_ns(qn, recipe, target))
+    if steps > 1:  # the first step of a piece follows others of the piece before
+        found.vector += (steps - 1) * max(0.0, _step_ns(qn, target) - _sums_ns(qn, recipe, target) / steps)
     if work.copied and vector_reads:
         found.vector += qn * target.vector_ns + target.vector_fixed_psum_ns
     elif work.copied:
