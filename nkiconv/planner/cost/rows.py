@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -94,6 +96,21 @@ class Banded(RowsAlgorithm):
 class Mixed(RowsAlgorithm):
     """`mixed` and `vector`: channels on partitions, taps shared by engines, by recipes."""
 
+    def guesses(self, shape: Shape) -> list[Guess]:
+        return [self._best_shard(shape, one) for one in super().guesses(shape)]
+
+    def _best_shard(self, shape: Shape, guess: Guess) -> Guess:
+        """The guess with the shard of the least ns."""
+        start = MixedSettings.read(guess.config)
+        others = [replace(start, shard=shard) for shard in self._shards(shape) if shard != start.shard]
+        price = functools.partial(self.rows.ns_of, shape.geometry, shape.options, shape.target)
+        return min([guess, *(Guess(one.pairs, price(one)) for one in others)], key=lambda one: one.ns)
+
+    def _shards(self, shape: Shape) -> list[str]:
+        """Axes that two parts can share evenly enough."""
+        parts = {"batch": shape.geometry.N, "columns": shape.geometry.Q, "channels": shape.geometry.C}
+        return [shard for shard in SHARDS if parts[shard] >= PARTS]
+
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
         tried = self._tried(shape, MixedSettings.read(guess.config))
         return timed(tried.items(), lambda one: self._same(shape, one))
@@ -119,11 +136,10 @@ class Mixed(RowsAlgorithm):
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
         piece = plan.settings.piece
         is_short, few = part_total(geometry) <= SHORT * piece, geometry.S <= MANY_TAPS
-        parts = {"batch": geometry.N, "columns": geometry.Q, "channels": geometry.C}
         edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
         choices: dict[str, Sequence[Any]] = {
-            "shard": [shard for shard in SHARDS if parts[shard] >= PARTS],
+            "shard": self._shards(shape),
             "recipes": [*self._ranked(shape, piece), *on_tensor] if few else (),
             # the bound knows less of what narrow pieces gain at the ends of long rows
             "piece": (512, 448, 384) if is_short else (512, 2048, 1024),
@@ -180,6 +196,11 @@ class Dot(RowsAlgorithm):
 
 class Update(RowsAlgorithm):
     """Images on partitions, for many short rows; or Vector alone, for few."""
+
+    def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
+        # the bound knows no waits between the engines that evacuate
+        alone = with_settings(guess.config, vector_reads=0)
+        return [guess] if dict(guess.config or ())["engine"] == "vector" else [guess, Guess(alone, guess.ns)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         settings = self.settings_of(shape, config)
