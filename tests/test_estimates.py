@@ -174,7 +174,7 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
     launch = launch_of(problem, "weight_stationary", config)
     probe = clock.Probe(*clock.core_trace(launch, Rates(), None, cut=False), config)
     assert len(probe.places) == 2
-    assert max(map(sum, probe.known)) == WARM_UP_MAX
+    assert max(map(sum, probe.lines)) == WARM_UP_MAX
 
 
 def test_bounds_ask_for_no_more_matmuls_on_zeros_than_a_kernel_takes():
