@@ -1,12 +1,12 @@
 """`implicit_gemm`, weight-stationary, one matmul a tap: its settings, K tiles of input channels, M tiles of output
 channels, folded channels and fp8 pairs.
 
-Channels beyond a multiple of 128 are folded, so that they still fill the Tensor Engine's rows and columns. Inputs: the
-partitions hold `depth` copies of a K tile's x, each shifted by one more column of taps, so that one matmul computes the
-products of `depth` taps; all share one window, with zeros outside a tap's valid range. Outputs: an M tile makes two
-rows of y at once, (row, k) in the columns: it holds two copies of its filters, the second shifted by the stride, and
-one matmul reads the rows of x of both. Channels that are neighbours in HBM are not folded: x is transposed when it is
-loaded, results when they are stored.
+Channels beyond a multiple of 128 are folded, so that they still fill the Tensor Engine's rows and columns. Inputs, in
+one K tile or two: the partitions hold `depth` copies of a K tile's x, each shifted by one more column of taps, so that
+one matmul computes the products of `depth` taps; all share one window, with zeros outside a tap's valid range. Outputs:
+an M tile makes two rows of y at once, (row, k) in the columns: it holds two copies of its filters, the second shifted
+by the stride, and one matmul reads the rows of x of both. Channels that are neighbours in HBM are not folded: x is
+transposed when it is loaded, results when they are stored.
 
 For fp8 the Tensor Engine contracts [K, 2, M] with [K, 2, N] in the time of [K, M] with [K, N] (double_row). The two are
 *slots*: the halves of a K tile of up to 256 channels, at one tap; or, for a single K tile, two taps, with zeros stored
@@ -145,12 +145,15 @@ def left_over(count: int) -> int:
     return rest if ROWS * rest <= P_MAX else 0
 
 
-def depth_of(geometry: Geometry) -> int:
-    """Copies of the left-over input channels; 1 if they cannot be folded."""
-    rest, columns, plain = left_over(geometry.C), geometry.columns, geometry.groups == 1 and geometry.C > 1
+def fold_of(geometry: Geometry) -> tuple[int, int]:
+    """(K tiles, copies) of the left-over input channels; (1, 1) if they cannot be folded. Two K tiles if that takes
+    fewer products than one without copies."""
+    rest, columns, plain = geometry.C % P_MAX, geometry.columns, geometry.groups == 1 and geometry.C > 1
     if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:
-        return 1
-    return min(P_MAX // rest, columns.taps)
+        return 1, 1
+    tiles = 1 if left_over(rest) else 2
+    depth = min(P_MAX // div_ceil(rest, tiles), columns.taps)
+    return (tiles, depth) if tiles * div_ceil(columns.taps, depth) < columns.taps else (1, 1)
 
 
 def rows_of(geometry: Geometry) -> int:
@@ -214,12 +217,14 @@ def m_tiles_of(
 def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSettings) -> tuple[KTile, ...]:
     """K tiles of a group that shares no M tile."""
     per_c = geometry.C // geometry.groups
-    depth = depth_of(geometry) if settings.fold in ("inputs", "both") else 1
+    tiles, depth = fold_of(geometry) if settings.fold in ("inputs", "both") else (1, 1)
     if settings.product in FP8_PRODUCTS:
         return paired_k_tiles(geometry, settings.product, left_over(geometry.C) if depth > 1 else 0, depth)
-    parts = cut(per_c, P_MAX) if depth == 1 else cut_at(per_c, P_MAX)
-    whole = [KTile(group * per_c + c0, cn) for c0, cn in parts]
-    return (*whole[:-1], whole[-1]._replace(depth=depth))
+    if depth == 1:
+        return tuple(KTile(group * per_c + c0, cn) for c0, cn in cut(per_c, P_MAX))
+    rest = per_c % P_MAX
+    whole, folded = cut_at(per_c - rest, P_MAX), cut_at(rest, div_ceil(rest, tiles))
+    return *(KTile(*one) for one in whole), *(KTile(per_c - rest + c0, cn, depth) for c0, cn in folded)
 
 
 def most_channels(C: int, taps: int, itemsize: int, filter_bytes: int = FILTER_BYTES) -> int:

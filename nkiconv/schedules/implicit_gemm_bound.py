@@ -58,6 +58,8 @@ class Bound:
         """ns from the first DMA to the last."""
         target, item, m_tile = self.target, plan.items[-1], plan.batches[0][0]
         busy = max(self.cores(plan), key=lambda one: max(one.tensor, *one.others()))
+        if sum(k_tile.depth > 1 for k_tile in m_tile.k_tiles) > 1:  # copies of both are loaded before the last sums
+            busy.dma += busy.tensor * PARTS / (len(plan.items) * len(m_tile.k_tiles))
         begin_ns = self.filters_there_ns(m_tile)
         first, k_tile = plan.items[0].out_tile, m_tile.k_tiles[0]
         moved_ns = self.loaded_ns(first, k_tile) / len(banks_of(first, False))

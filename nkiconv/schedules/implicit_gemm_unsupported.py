@@ -11,8 +11,7 @@ from .implicit_gemm import (
     ImplicitGemmSettings,
     can_move,
     can_together,
-    depth_of,
-    left_over,
+    fold_of,
     rows_of,
     stores_channels,
 )
@@ -20,7 +19,7 @@ from .implicit_gemm_products import x_place
 from .implicit_gemm_schedule import Schedule
 from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config
-from .tiles import PSUM_BANKS, QUADRANT, SBUF_BYTES
+from .tiles import P_MAX, PSUM_BANKS, QUADRANT, SBUF_BYTES
 
 #: The most elements a partition between slots, or taps, of a pair (a stride of an access pattern).
 SLOT_MAX = 32_767
@@ -136,17 +135,20 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
     """Why these channels cannot be folded; "" if they can."""
     if fold != "none" and options.strict_nonfinite:
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
-    if fold in ("inputs", "both") and options.prologue.asked and left_over(geometry.C) % QUADRANT > 0:
+    tiles, depth = fold_of(geometry) if fold in ("inputs", "both") else (1, 1)
+    if fold in ("inputs", "both") and options.prologue.asked and geometry.C % P_MAX % (tiles * QUADRANT) > 0:
         return (
             f"config fold={fold}, C={geometry.C}, {PROLOGUE_ARGUMENTS}: engines address copies of x by quadrants of "
             f"{QUADRANT} channels; use 'none' or 'outputs'"
         )
-    if fold in ("inputs", "both") and depth_of(geometry) == 1:
+    if fold in ("inputs", "both") and depth == 1:
         return (
-            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, several "
-            f"columns of taps, no more than W, one group, no lhs_dilation of columns, and rows of x in HBM, not "
-            f"channels side by side; use 'none' or 'outputs'"
+            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, or, with enough "
+            f"taps, to 84, several columns of taps, no more than W, one group, no lhs_dilation of columns, and rows of "
+            f"x in HBM, not channels side by side; use 'none' or 'outputs'"
         )
+    if tiles > 1 and product in FP8_PRODUCTS:
+        return f"config fold={fold}, product={product}: fp8 pairs have one folded K tile; use 'none' or 'outputs'"
     if fold in ("outputs", "both") and options.epilogue.norm is not None:
         return f"config fold={fold}: y_norm takes a pixel a partition, outputs are not folded; use 'none' or 'inputs'"
     if fold in ("outputs", "both") and product in FP8_PRODUCTS:

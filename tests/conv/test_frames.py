@@ -22,6 +22,7 @@ ALGORITHMS = {
     "planes as channels": (6, 8, 1, "implicit_gemm", CHANNELS),
     "planes of channels in two chunks": (50, 9, 1, "implicit_gemm", CHANNELS),
     "planes of channels, folded": (86, 30, 1, "implicit_gemm", CHANNELS | {"fold": "inputs"}),
+    "planes of channels, two folded K tiles": (25, 30, 1, "implicit_gemm", CHANNELS | {"fold": "inputs"}),
     "stacked": (6, 16, 1, "stacked", {}),
     "stacked, planes as channels": (3, 8, 1, "stacked", CHANNELS),
     "stacked, depthwise": (7, 7, 7, "stacked", {}),

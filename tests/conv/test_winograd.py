@@ -31,6 +31,7 @@ VOLUMES = {
     "between zeros": (5, 6, 1, PLANES, (4, 3, 1, 1, 2, 1, 1), (5, 4, 1, 1, 2, 2, 2)),
     "large filters": (3, 4, 1, PLANES, (8, 7, 1, 1, 1, 3, 3), (9, 7, 1, 1, 1, 3, 3)),
     "folded": (192, 192, 1, PLANES, ROWS, (20, 3, 1, 1, 1, 1, 1)),
+    "two K tiles to fold": (65, 40, 1, PLANES, ROWS, (20, 3, 1, 1, 1, 1, 1)),
     "several chunks": (257, 130, 1, (5, 3, 1, 1, 1, 1, 0), (4, 2, 1, 1, 1, 0, 1), (5, 2, 1, 1, 1, 1, 0)),
     "wide": (4, 5, 1, PLANES, (3, 3, 1, 1, 1, 1, 1), (1030, 3, 1, 1, 1, 1, 1)),
 }
@@ -48,6 +49,7 @@ EXACT = {
     "short loads": ("folded", {"config": (("x_bytes", 6000),)}),
     "channels shared": ("folded", {"config": (("x_bytes", 40_000), ("shard", "channels"))}),
     "not folded": ("folded", {"config": (("fold", "none"),)}),
+    "two folded K tiles": ("two K tiles to fold", {"config": (("fold", "inputs"),)}),
     "folded twice": ("folded", {"config": (("fold", "both"), ("warmup", 0))}),
     "K tile by K tile": ("folded", {"config": (("order", "chunks"), ("x_bytes", 2048))}),
 }  # fmt: skip

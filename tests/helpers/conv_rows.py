@@ -53,6 +53,10 @@ FOLDED = {
     "padding far outside": ConvProblem(N=1, C=6, H=3, W=4, K=5, R=3, S=3, padding=((6, 5), (7, 4))),
     "wide": ConvProblem(N=1, C=30, H=5, W=1100, K=20, R=2, S=4, padding=((1, 0), (2, 1))),
     "two rows": ConvProblem(N=1, C=64, H=4, W=9, K=40, R=3, S=2),
+    "two K tiles": ConvProblem(N=2, C=65, H=9, W=11, K=40, R=3, S=3, padding=SAME),
+    "two K tiles beside another": ConvProblem(
+        N=1, C=211, H=9, W=23, K=150, R=2, S=5, stride=(1, 2), rhs_dilation=(1, 2), padding=((1, 0), (5, 3))
+    ),
 }
 _GEMM = {
     "M tiles": (M_TILES, {}),
