@@ -278,11 +278,12 @@ def drawn(draw, most=40):
         layout=draw(st.sampled_from(["NCDHW", "NDHWC"] if volume else ["NCHW", "NHWC"])),
         dtype=draw(st.sampled_from(["bf16", "fp16", "fp32"])),
     )  # fmt: skip
-    of_rows = problem.layout == "NCDHW"
+    places = [None, "pre_activation", "post_activation"][: 2 if problem.layout == "NCDHW" else 3]
     return problem, {
         "kind": draw(st.sampled_from(["rms", "layer"])),
         **{name: draw(st.booleans()) for name in ("weight", "norm_bias", "bias")},
-        "residual": None if of_rows else draw(st.sampled_from([None, "pre_activation", "post_activation"])),
+        "residual": draw(st.sampled_from(places)),
+        "kept": draw(st.booleans()),
         "activation": draw(st.sampled_from([None, "silu", "relu", "gelu"])),
         "seed": draw(st.integers(0, 99)),
     }

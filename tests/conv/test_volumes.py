@@ -119,7 +119,10 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.cover(40, keep=["plain-False-fp32 as fp16x3", "2 planes beside, one channel-True-bf16"])
+@pytest.mark.cover(
+    40,
+    keep=["rows, several banks-False-residual", "plain-False-fp32 as fp16x3", "2 planes beside, one channel-True-bf16"],
+)
 @pytest.mark.parametrize(("name", "last", "asked"), CASES)
 def test_every_setting(name, last, asked):
     """Exact, or refused by the algorithm's name; bf16 is not, in one order of channels or the other."""

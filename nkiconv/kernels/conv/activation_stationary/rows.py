@@ -177,8 +177,9 @@ class RowCore(Core):
 
     def load_residual(self, item, row):
         """The residual of a step of an item times beta, fp32 if beta is not 1; or None."""
-        shape = self.shape_of_step(item, row)
-        return residual_of(self.operands, shape, self.regions_of_step(item, row, shape[2]))
+        shape, whole = self.shape_of_step(item, row), item.zn * self.geometry.K // nl.tile_size.pmax
+        ragged = (slice(None), slice(whole, None)) if self.operands.beta != 1.0 and 0 < whole < shape[1] else None
+        return residual_of(self.operands, shape, self.regions_of_step(item, row, shape[2]), ragged)
 
     def step_tiles(self, item, tiles, row, residual_sbuf, reused):
         """Tiles of a step of an item, row `row` of each segment. reused: None, or the Results whose tiles the step's
