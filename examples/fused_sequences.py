@@ -95,8 +95,7 @@ def stages():
         yield Stage("Qwen3-Next", lambda: Delta(2048, [2048, 2048, 4096]), (1, tokens, 2048), 8192, _COPIES)
         yield Stage("Kimi Linear", lambda: Delta(2304, [4096] * 3), (1, tokens, 2304), 12288, _COPIES)
     mamba2 = lambda: Delta(2560, [5120, 128, 128], bias=True, before=5120)  # noqa: E731
-    # a part of the projection's rows is copied
-    yield Stage("Mamba2", mamba2, (1, 4096, 2560), 5376, _COPIES, _COPIES[:1])
+    yield Stage("Mamba2", mamba2, (1, 4096, 2560), 5376, _COPIES)
     gates = ((2, 1), *_COPIES, (2, 1))
     yield Stage("LFM2", lambda: ShortConv(2048), (1, 4096, 2048), 2048, gates)
     yield Stage("Conformer", lambda: ConformerModule(512), (8, 1500, 512), 512, ((2, 1), (1, 1)))

@@ -231,7 +231,7 @@ def split_of(given: Call) -> SplitCall:
     """The call of the kernel of token-major rows, beside its chunks."""
     splits = ((1, given.weight.shape[0], False),)
     return SplitCall(
-        *given[:4], splits, given.activation, 0.0, "NWC", given.return_final_states, None, None, given.layer
+        *given[:4], splits, given.activation, 0.0, "NWC", given.return_final_states, None, None, None, given.layer
     )
 
 

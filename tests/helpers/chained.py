@@ -7,6 +7,8 @@ from operators_seen import Seen
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from nkiconv.pytorch import convert
+
 C = 8
 
 
@@ -107,3 +109,13 @@ def assert_gradients(converted, model, *inputs, terms=None):
     for some, others, sums in zip(found, truth, (terms, terms * inputs[0][:, 0].numel()), strict=True):
         for one, other in zip(some, others, strict=True):
             assert (one - other).abs().max() <= 4 * sums * 2.0**-24 * max(1, other.abs().max())
+
+
+def pair(make, training=False):
+    model = drawn(make()).train(training)
+    return convert(model, fuse=True).model, model
+
+
+def close(found, expected, terms):
+    """Whether fp32 sums of so many products are the same in another order."""
+    return (found - expected).abs().max() <= 8 * terms * 2.0**-24 * max(1, expected.abs().max())

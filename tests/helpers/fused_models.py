@@ -4,6 +4,7 @@ import operator
 
 import torch
 from chained import C, made
+from fused_sequences import ConformerModule
 from torch import nn
 from torch.nn import functional as F
 
@@ -466,3 +467,10 @@ class FrontNorm(nn.LayerNorm):
 
     def forward(self, x):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Conformer(ConformerModule):
+    """A Conformer's convolution module of few channels."""
+
+    def __init__(self):
+        super().__init__(C, 5)

@@ -396,6 +396,11 @@ LAYERS = {
         functools.partial(split, layout=layout), functools.partial(split_in_torch, layout=layout),
         of_split(layout=layout), (0, 3), ("tangents",),
     ) for layout in ("NCW", "NWC")},
+    "split of a projection": Layer(
+        functools.partial(split, layout="NWC", first_channel=2),
+        lambda x, *given: split_in_torch(x[..., 2:49], *given, layout="NWC"),
+        [*randoms((2, 11, 52)), *of_split()[1:]], (0, 3), ("tangents",),
+    ),
     "b2b": Layer(b2b, b2b_in_torch, randoms((2, 18, 11), (18, 3), (2, 7), (6,)), (0,), ("tangents",)),
     # four sequences, one of which is empty, with states after positions
     "split, packed": Layer(

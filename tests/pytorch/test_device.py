@@ -196,7 +196,7 @@ def test_split_rows(recorder, monkeypatch):
     monkeypatch.setattr(modes, "computer", lambda x: "device")
     x, w, state = (torch.randn(shape) for shape in ((2, 47, 11), (47, 4), (2, 47, 3)))
     with torch.no_grad():
-        given = SplitCall(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None, None)
+        given = SplitCall(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None, None, None)
         parts = device.causal_conv1d_split(given)[:3]
         whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
     assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))

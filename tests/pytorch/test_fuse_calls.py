@@ -5,9 +5,7 @@ import copy
 import fused_models as fm
 import pytest
 import torch
-from chained import C, assert_gradients, assert_same, calls, drawn, hooked, image, made, terms_of, told
-from fused_sequences import ConformerModule, ShortConv
-from operators_seen import Seen
+from chained import C, assert_gradients, assert_same, calls, close, drawn, hooked, image, made, pair, terms_of, told
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
@@ -20,16 +18,6 @@ from nkiconv.pytorch.models.pending import Normed
 
 pytestmark = pytest.mark.usefixtures("published")
 X, STEM, ROWS, VIDEO = (2, C, 6, 5), (2, 3, 6, 5), (2, 11, C), (1, C, 3, 4, 5)
-
-
-def pair(make, training=False):
-    model = drawn(make()).train(training)
-    return convert(model, fuse=True).model, model
-
-
-def close(found, expected, terms):
-    """Whether fp32 sums of so many products are the same in another order."""
-    return (found - expected).abs().max() <= 8 * terms * 2.0**-24 * max(1, expected.abs().max())
 
 
 def same_draws(*calls):
@@ -241,50 +229,6 @@ def test_caches_of_videos(norm):
         assert_within_share(mine.detach(), other.detach(), FLOAT64_SUMS)
 
 
-def masked(self, hidden, mask=None):
-    """A mask between GLU and convolution, as Parakeet has it."""
-    x = self.glu(self.pointwise_conv1(hidden.transpose(1, 2)))
-    if mask is not None:
-        x = x.masked_fill(mask, 0.0)
-    x = self.activation(self.batch_norm(self.depthwise_conv(x)))
-    return self.pointwise_conv2(x).transpose(1, 2)
-
-
-class Conformer(ConformerModule):
-    def __init__(self):
-        super().__init__(C, 5)
-
-
-def test_a_mask_between():
-    found, model = pair(lambda: made(masked, Conformer))
-    x, mask = image(*ROWS), image(2, 1, 11) > 2
-    assert_same(found, model, x)
-    assert "gated_conv1d" in calls(found, x)
-    assert close(found(x, mask), model(x, mask), terms_of(model))
-    assert "gated_conv1d" not in calls(found, x, mask)
-
-
-@pytest.mark.parametrize("tokens", [1, 9])
-def test_tokens_of_projections_are_not_copied(tokens):
-    """LFM2's stage reads what its first projection writes, and writes what its second reads."""
-    found, model = pair(lambda: ShortConv(C, 3))
-    x = image(2, tokens, C)
-    with Seen() as seen, torch.no_grad():
-        y = found(x)
-    assert [name for name in seen.names if "gated" in name] == ["nkiconv::gated_conv1d"]
-    assert not {name for name in seen.names if any(word in name for word in ("clone", "copy", "contiguous"))}
-    assert close(y, model(x), terms_of(model))
-
-
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_autocast_and_compile_run_modules_of_rows(compiled, made):
-    found, _ = pair(lambda: ShortConv(C, 3))
-    made.clear()
-    with torch.autocast("cpu", torch.bfloat16, enabled=not compiled):
-        (torch.compile(found, backend="eager") if compiled else found)(image(*ROWS))
-    assert made == []
-
-
 def test_training_keeps_what_is_between_layers():
     """By two calls; dropout and stochastic depth see tensors, and dropout that drops is passed over in no chain."""
     found, model = (one.train() for one in pair(lambda: fm.ConvNext(fm.Mlp(dropout=0.5))))
@@ -450,7 +394,7 @@ CHANGES = {
     "upsampling": (fm.Grown, X, lambda m, x: x, between),
     "convolution": (
         lambda: made(hidden, changes=[], **dict(fm.two(hidden).named_children())), X, lambda m, x: x, inside),
-    "rows": (lambda: made(zeroes, Conformer), (3, 11, C), lambda m, x: x, lambda m, x: m(x)),
+    "rows": (lambda: made(zeroes, fm.Conformer), (3, 11, C), lambda m, x: x, lambda m, x: m(x)),
 }  # fmt: skip
 
 

@@ -51,6 +51,7 @@ PLANS = {
     "1x1 convolutions": (fm.convolutions, X, {"fc2": "pointwise_mlp sum gelu"}, {}),
     "LFM2": (lambda: ShortConv(C, 3), ROWS, {"": "BCx causal_conv1d_split"}, {}),
     "Qwen3-Next": (lambda: Delta(C, [4, 4, 6]), ROWS, {"": "causal_conv1d_split silu"}, {}),
+    "Mamba2": (lambda: Delta(C, [4, 6], before=3), ROWS, {"": "causal_conv1d_split silu"}, {}),
     "Conformer": (
         lambda: ConformerModule(C, 5), ROWS,
         {"pointwise_conv1": "conv2d", "activation": "xG depthwise_conv1d silu", "pointwise_conv2": "conv2d"}, {},
@@ -74,6 +75,8 @@ def test_what_is_asked_for(name):
         assert {row.layers[0]: row.convolved.problem.H for row in found.rows} == heights
     if name == "Qwen3-Next":
         assert found.rows[0].convolved.splits == ((1, 4, False), (1, 4, False), (1, 6, False))
+    if name in ("Qwen3-Next", "Mamba2"):
+        assert found.rows[0].convolved.within == (None if name == "Qwen3-Next" else (3, 13))
     if name == "LFM2":
         assert found.rows[0].convolved.tokens_first
     if name == "layers":

@@ -321,6 +321,8 @@ refused(pytorch.causal_conv1d_split, {"x": X, "weight": W, "splits": SPLITS}, [
     ({"eps": float("nan")}, UnsupportedError, "eps=nan"),
     ({"initial_states": torch.ones(1, 47, 4)}, GeometryError, "initial_states.shape"),
     ({"cu_seqlens": (0, 4)}, GeometryError, "5 tokens"),
+    ({"first_channel": 1}, GeometryError, "first_channel=1: must be an int"),
+    ({"first_channel": 0, "weight": W[:, 0]}, LayoutError, "weight.shape"),
     ({"weight": W[:, :1], "return_final_states": True}, GeometryError, "one tap"),
     ({"state_positions": [6]}, GeometryError, r"state_positions=\(6,\).*x's 5 tokens"),
     ({"state_positions": 3}, GeometryError, "state_positions=3"),

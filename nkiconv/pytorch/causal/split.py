@@ -1,7 +1,7 @@
 """`causal_conv1d_split` on tensors, and its operator: the convolution stage of Gated DeltaNet, KDA and Mamba2.
 
     nkiconv::causal_conv1d_split(x, weight, bias, initial_states, splits, activation, eps, layout, return_final_states,
-        cu_seqlens, state_positions, layer) -> parts, the final states, and those after positions
+        cu_seqlens, state_positions, first_channel, layer) -> parts, the final states, and those after positions
 
 The forward keeps only its arguments; the backward pass computes z = act(conv(x)) again, by `causal_conv1d`, and the
 norm by torch, from z rounded to x's dtype.
@@ -22,6 +22,7 @@ from ...errors import refused
 from ...schedules.split import (
     LAYOUTS,
     Split,
+    channels_unsupported,
     positions_unsupported,
     sequences_unsupported,
     splits_unsupported,
@@ -59,6 +60,7 @@ def causal_conv1d_split(
     return_final_states: bool = False,
     cu_seqlens: Sequence[int] | Tensor | None = None,
     state_positions: Sequence[int] | Tensor | None = None,
+    first_channel: int | None = None,
     layer: str | None = None,
 ) -> Any:
     """Causal depthwise convolution, activation (SiLU), split of the channels into parts of heads, l2norm.
@@ -78,6 +80,8 @@ def causal_conv1d_split(
             and a tensor breaks the graph of torch.compile.
         state_positions: also return the state after each of these numbers of tokens, 1 to L, for prefix caches. Ints,
             or a tensor, as for cu_seqlens.
+        first_channel: None, or the place of the first of x's channels that are convolved, as many as weight has: x may
+            be a whole projection, as of Mamba2.
         layer: a name for messages.
 
     Returns: parts, a tuple of [N, L, heads, dim] of x's dtype, summed and normalised in fp32, rounded once. With
@@ -86,7 +90,7 @@ def causal_conv1d_split(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    where = _as_ints(cu_seqlens), _as_ints(state_positions)
+    where = _as_ints(cu_seqlens), _as_ints(state_positions), int_of(first_channel)
     parts, eps = as_tuples(splits), number_of(eps)
     given = SplitCall(
         x, weight, bias, initial_states, parts, activation, eps, layout, return_final_states, *where, layer
@@ -96,8 +100,10 @@ def causal_conv1d_split(
         found = _on_host(given)
     else:
         flat = [int(number) for part in parts for number in part]
-        listed = (None if one is None else list(one) for one in where)
-        made = CAUSAL_CONV1D_SPLIT(*given[:4], flat, activation, eps, layout, return_final_states, *listed, layer)
+        listed = (None if one is None else list(one) for one in where[:2])
+        made = CAUSAL_CONV1D_SPLIT(
+            *given[:4], flat, activation, eps, layout, return_final_states, *listed, where[2], layer
+        )
         found = tuple(map(own, made))
     count = len(parts)
     return (found[:count], *found[count:]) if found[count:] else found
@@ -175,6 +181,10 @@ def _check(given: SplitCall) -> None:
     wrong += refused(UnsupportedError, rules.flag("return_final_states", given.return_final_states))
     raise_all(summary, wrong)
     raise_all(summary, list(refused(LayoutError, rules.rank("x", x.shape, ", ".join(layout).replace("W", "L")))))
+    if given.first_channel is not None:
+        raise_all(summary, list(refused(LayoutError, rules.rank("weight", weight.shape, "C, width"))))
+    told = channels_unsupported(given.first_channel, weight.shape[:1].numel(), x.shape[layout.index("C")])
+    raise_all(summary, list(refused(GeometryError, told)))
     rows = given.rows
     raise_all(summary, list(shapes(rows, weight, bias)))
     (N, _, L), numbered = rows.shape, (given.cu_seqlens, given.state_positions)
@@ -261,11 +271,12 @@ def _of_own_memory(given: SplitCall) -> list[Tensor]:
 
 def called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
     """The call of the operator with these arguments."""
-    activation, eps, layout, final, *places, layer = rest
+    activation, eps, layout, final, *places, first_channel, layer = rest
     parts, (cu_seqlens, positions) = parts_of(splits), (None if one is None else tuple(one) for one in places)
     return SplitCall(
-        x, weight, bias, initial_states, parts, activation, eps, layout, final, cu_seqlens, positions, layer
-    )
+        x, weight, bias, initial_states, parts, activation, eps, layout, final, cu_seqlens, positions, first_channel,
+        layer,
+    )  # fmt: skip
 
 
 def parts_of(splits: Sequence[int]) -> tuple[Split, ...]:
@@ -326,7 +337,7 @@ def _again(given: SplitCall) -> list[Tensor]:
 
 def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
     channels, width = weight
-    rows = x if rest[5] == "NCW" else (x[0], x[2], x[1])
+    rows = x[0], channels, x[rest[5].index("W")]
     return flop_formulas.of_convolution(states.causal(channels, 0), rows, (channels, 1, width), rows)
 
 

@@ -257,12 +257,12 @@ def compared_filters_gradient(
 def causal_conv1d_split(given: SplitCall, chunks: str | None = None) -> list[torch.Tensor]:
     """Parts, and states, of the kernel that a Neuron device would run; chunks: of x's channels."""
     rows, filters, added, before = map(_array, given[:4])
-    layout, final, places = given.layout, given.return_final_states, (given.cu_seqlens, given.state_positions)
+    layout, final = given.layout, given.return_final_states
+    places = {name: getattr(given, name) for name in ("cu_seqlens", "state_positions", "first_channel")}
+    places["chunks"] = chunks
     asked: dict[str, Any] = {"splits": given.splits, "activation": given.activation, "eps": given.eps, "layout": layout}
-    tokens, packed = rows.shape[layout.index("W")], any(one is not None for one in (*places, chunks))
+    tokens, packed = rows.shape[layout.index("W")], any(one is not None for one in places.values())
     if before is not None and is_step(tokens, filters.shape[1], True, final, packed):
         return [from_numpy(one) for one in step_arrays(rows, before, filters, added, **asked)]
-    more: dict[str, Any] = {"initial_state": before, "cu_seqlens": places[0], "state_positions": places[1]}
-    more["chunks"] = chunks
-    found = split_arrays(rows, filters, added, **asked, **more, return_final_state=final)
+    found = split_arrays(rows, filters, added, **asked, **places, initial_state=before, return_final_state=final)
     return [from_numpy(one) for one in ((*found[0], *found[1:]) if isinstance(found[0], tuple) else found)]

@@ -395,7 +395,7 @@ def _plan_of(convolved: Convolved, lnc: int, advance: Advance, how: dict[str, bo
     if convolved.mixer:
         return plan_b2b(request, convolved.mixer)
     if convolved.splits:
-        return plan_split(request, convolved.splits, convolved.tokens_first)
+        return plan_split(request, convolved.splits, convolved.tokens_first, convolved.within)
     return answer(request, advance=advance, **how)
 
 

@@ -83,11 +83,14 @@ def plan_mlp(request: Request, hidden: int, x_norm: str | None) -> Plan:
 
 
 @functools.cache
-def plan_split(request: Request, splits: tuple[Split, ...], tokens_first: bool) -> Plan:
-    """The plan of a causal convolution of rows that writes parts of heads."""
+def plan_split(
+    request: Request, splits: tuple[Split, ...], tokens_first: bool, within: tuple[int, int] | None = None
+) -> Plan:
+    """The plan of a causal convolution of rows that writes parts of heads; within: (the place of the first of x's
+    channels that it reads, all of x's), or None."""
     problem, asked = request.problem, request.asked
     dtype = canonical(problem.dtype) or ""
-    channels = problem.C * len(asked.chunks or "x")
+    first, channels = within or (None, problem.C * len(asked.chunks or "x"))
     shape = (problem.N, problem.W, channels) if tokens_first else (problem.N, channels, problem.W)
     tensors = {"bias": ArraySpec((problem.C,), dtype)} if asked.bias else {}
     if asked.initial_state:
@@ -96,6 +99,7 @@ def plan_split(request: Request, splits: tuple[Split, ...], tokens_first: bool) 
         ArraySpec(shape, dtype), ArraySpec((problem.C, problem.S), dtype), splits, **tensors,
         activation=asked.activation, layout="NWC" if tokens_first else "NCW",
         return_final_state=asked.return_final_state, chunks=asked.chunks,
+        first_channel=first,
     )  # fmt: skip
     return _only_way("causal_conv1d_split", request, found, least_bytes(problem, asked), problem.flops, {})
 

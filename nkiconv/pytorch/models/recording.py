@@ -66,6 +66,7 @@ class Convolved:
     x_norm: str | None = None  # a norm in front of them
     splits: tuple[Split, ...] = ()  # parts that the kernel of operation "causal_conv1d_split" writes
     tokens_first: bool = False  # whether it reads [N, T, C]
+    within: tuple[int, int] | None = None  # (place of the first of x's channels that it reads, all of x's)
     mixer: int = 0  # taps of the second filters of operation "b2b_causal_conv1d"
 
     @property
@@ -368,7 +369,10 @@ def _split(given: SplitCall) -> Convolved:
     """The launch of causal_conv1d_split; of packed sequences, as if each row were one."""
     rows = given.rows, *given[1:4], None, None
     found = _causal(Call(*rows, given.return_final_states, given.activation, None))
-    return dataclasses.replace(found, operation=SPLIT, splits=given.splits, tokens_first=given.layout == "NWC")
+    first, channels = given.first_channel, int(given.x.shape[given.layout.index("C")])
+    within = None if first is None else (first, channels)
+    tokens_first = given.layout == "NWC"
+    return dataclasses.replace(found, operation=SPLIT, splits=given.splits, tokens_first=tokens_first, within=within)
 
 
 def _b2b(given: b2b.Call) -> Convolved:

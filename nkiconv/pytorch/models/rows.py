@@ -146,6 +146,19 @@ def _stored(x: Tensor) -> tuple[str, Tensor]:
     return ("NWC", x.transpose(1, 2)) if x.stride(1) == 1 else ("NCW", x)
 
 
+def _whole(rows: Tensor) -> tuple[Tensor, int | None]:
+    """(the contiguous [N, L, channels] of which rows [N, L, C] are some channels, the place of their first), as of a
+    projection's result; (rows, None) where they are all, contiguous."""
+    base, (N, L, C), channels = rows._base, rows.shape, rows.stride(1)
+    if rows.is_contiguous() or base is None or not base.is_contiguous():
+        return rows.contiguous(), None
+    # not of a view whose derivative, or dtype, is another
+    fits = (base.dtype, base.requires_grad) == (rows.dtype, rows.requires_grad)
+    fits &= rows.stride() == (L * channels, channels, 1) and base.numel() == N * L * channels
+    first = int(rows.storage_offset() - base.storage_offset())
+    return (base.view(N, L, channels), first) if fits and first <= channels - C else (rows.contiguous(), None)
+
+
 class _Causal(_Rows):
     """A causal convolution of rows; product: where x is two chunks of a tensor."""
 
@@ -212,10 +225,11 @@ class _Tokens(_Rows):
             return self.value().split(sizes, dim)  # type: ignore[no-untyped-call]
         x, given = self.input(), self.rows.given
         layout, rows = _stored(x)
+        whole, first = _whole(rows) if layout == "NWC" else (rows.contiguous(), None)
         parts = causal_conv1d_split(
-            rows.contiguous(), given["weight"], given["bias"],
+            whole, given["weight"], given["bias"],
             splits=tuple((1, size, False) for size in sizes), activation=given["activation"],
-            layout=layout, layer=given["layer"],
+            layout=layout, layer=given["layer"], first_channel=first,
         )  # fmt: skip
         self.mode.calls.append("causal_conv1d_split")
         return tuple(part.flatten(2) for part in parts)

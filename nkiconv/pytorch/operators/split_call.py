@@ -26,6 +26,7 @@ class SplitCall(NamedTuple):
     return_final_states: bool
     cu_seqlens: tuple[int, ...] | None
     state_positions: tuple[int, ...] | None
+    first_channel: int | None
     layer: str | None
 
     @property
@@ -35,8 +36,9 @@ class SplitCall(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """x as [N, C, L]."""
-        return self.x if self.layout == "NCW" else self.x.transpose(1, 2)
+        """What is convolved of x, as [N, C, L]."""
+        rows = self.x if self.layout == "NCW" else self.x.transpose(1, 2)
+        return rows if self.first_channel is None else rows.narrow(1, self.first_channel, self.weight.shape[0])
 
     @property
     def num_states(self) -> int:
