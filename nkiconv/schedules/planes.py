@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 
-from .cuts import window_of
+from .cuts import places_inside, window_of
 from .geometry import Axis, Geometry, filter_rows, images_axis, parts_of_x
 from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config, setting
@@ -145,9 +145,8 @@ def taps_inside(depth: Axis, t: int, tn: int, z: int) -> tuple[int, int, int]:
     out, size = depth.out // depth.images, depth.size // depth.images
     image = z // out
     place = (z - image * out) * depth.stride + t * depth.dilation - depth.before
-    skip = min(tn, div_ceil(max(0, -place), depth.dilation))
-    seen = max(0, min(tn - skip, div_ceil(size - place, depth.dilation) - skip)) if place < size else 0
-    return skip, seen, image * size + place + skip * depth.dilation
+    skip, end = places_inside(place, depth.dilation, tn, size)
+    return skip, end - skip, image * size + place + skip * depth.dilation
 
 
 def misses_planes(geometry: Geometry, z0: int, zn: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
+from .cuts import places_inside
 from .depthwise import Options, RowGeometry, gate_ns, input_unsupported, inputs_of
 from .prices import transpose_ns
 from .settings import Config, Settings, choice, count, setting, warm_up
@@ -218,11 +219,8 @@ def group_runs(plan: UpdateSchedule, tile: UpdateTile) -> list[tuple[int, int, i
 def taps_met(geometry: RowGeometry, low: int, high: int, q: int) -> tuple[int, int, int]:
     """(first tap, how many, its place) of column q's taps inside elements low .. high-1 of x."""
     at = q * geometry.stride - geometry.pad_left - low
-    first = div_ceil(max(0, -at), geometry.dilation)
-    at += first * geometry.dilation
-    if first >= geometry.S or at >= high - low:
-        return 0, 0, 0
-    return first, min(geometry.S - first, (high - low - 1 - at) // geometry.dilation + 1), at
+    first, end = places_inside(at, geometry.dilation, geometry.S, high - low)
+    return first, end - first, at + first * geometry.dilation
 
 
 def _on_vector(geometry: RowGeometry, options: Options) -> tuple[UpdateTile, ...]:
