@@ -90,24 +90,20 @@ def ridden(
     riders: list[KTilePiece] = []
     used: list[int] = []
     for tap in range(apart):
-        tried, hosts = riders[:], []
-        places: list[int] = []
+        tried = riders[:]
+        hosts: list[tuple[int, int]] = []
         for share in range(shares):
             rider = KTilePiece(part=own.count, c0=own.c0 + share * room, count=room, r=0, s=0)
-            host = host_of(rider, tap, apart, taps, tried, copies, used + places)
+            host = host_of(rider, tap, apart, taps, tried, copies, used + [place for _, place in hosts])
             if host is not None:
                 hosts.append(host)
-                places.append(host[1])
         if len(hosts) < shares:
             found.append(Product(k_tile=first, r=tap // S, s=tap % S, pieces=1))
             continue
-        riders, used = tried, used + places
-        for host in hosts:
-            copy, place = host
-            found.append(Product(k_tile=first + copy, r=place // S, s=place % S, pieces=2))
-    for tap in range(apart, R * S):
-        if tap not in used:
-            found.append(Product(k_tile=first, r=tap // S, s=tap % S, pieces=1))
+        riders, used = tried, used + [place for _, place in hosts]
+        found += [Product(k_tile=first + copy, r=place // S, s=place % S, pieces=2) for copy, place in hosts]
+    alone = (tap for tap in range(apart, R * S) if tap not in used)
+    found += [Product(k_tile=first, r=tap // S, s=tap % S, pieces=1) for tap in alone]
     return [[own, rider] for rider in riders] or [[own]], found
 
 
