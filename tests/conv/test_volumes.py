@@ -154,6 +154,23 @@ def test_columns_and_loads_in_parts(name, shape, change):
     check_exact(volume(shape), algorithm=PIXELS if name in ROWS else BLOCKS)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_non_finite_residual_stays_at_its_pixel_of_its_image(bad):
+    """In the 128 results, output channels of some planes, that are transposed with it."""
+    problem = volume(ROWS["pairs"], N=2)
+    rng = np.random.default_rng(6)
+    x, w = integer_inputs(rng, problem.input_shape, "bf16"), integer_inputs(rng, problem.filter_shape, "bf16")
+    residual = np.zeros(problem.output_shape, np.float32)
+    plain, asked = conv_ref(x, w, problem), {"padding": problem.padding, "algorithm": PIXELS}
+    residual[1, 7, 2, 1, 3] = bad
+    y = nkiconv.conv3d(x, w, **asked, residual=residual, out_dtype=np.float32)
+    spoiled = ~np.isfinite(y)
+    assert 1 <= spoiled.sum() <= 128
+    assert spoiled[1, 7, 2, 1, 3]
+    assert spoiled.sum() == spoiled[1, :, :, 1, 3].sum()
+    assert (y == plain)[~spoiled].all()
+
+
 PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)
 
 
