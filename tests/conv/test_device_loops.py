@@ -168,7 +168,7 @@ def test_many_instructions_ask_for_a_loop(algorithm, problem, loop):
     request = Request(problem=problem)
     operation = operation_for(request)
     found = operation.complete(algorithm, operation.shape(request, Rates()), None)
-    assert (planned(problem, algorithm)[0].loop > 0) == (dict(found)["loop"] > 0) == loop
+    assert planned(problem, algorithm)[0].is_looped == (dict(found)["loop"] > 0) == loop
 
 
 @pytest.mark.parametrize(("algorithm", "problem"), [row[:2] for row in LOOPS if row[2]])
