@@ -37,7 +37,7 @@ from nkiconv.schedules.long_kernels import ISSUE_NS, TILE_INSTRUCTIONS, too_long
 from nkiconv.schedules.settings import WARM_UP_MAX
 from nkiconv.simulator import execute
 from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing import PriceList, Rates
 
 pytestmark = pytest.mark.simulator_only
 
@@ -172,7 +172,8 @@ def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
     config = operation.complete("weight_stationary", operation.shape(request, Rates()), None)
     config = clock.with_counts(config, (clock.PROBE, clock.PROBE))
     launch = launch_of(problem, "weight_stationary", config)
-    probe = clock.Probe(*clock.core_trace(launch, Rates(), None, cut=False), config)
+    execution, rates = clock.core_trace(launch, Rates(), None, cut=False)
+    probe = clock.Probe(execution, PriceList(rates), config)
     assert len(probe.places) == 2
     assert max(map(sum, probe.lines)) == WARM_UP_MAX
 

@@ -80,6 +80,8 @@ class _Race:
 
     def __init__(self, launch: Callable[[str, Config], Launch], rates: Rates, budget: tuple[int, int]) -> None:
         self.launch, self.rates, (self.left, self.others) = launch, rates, budget
+        #: prices of kernels by whether core 1 runs alone
+        self.prices: dict[bool, PriceList] = {}
         self.found: dict[Choice, Probe] = {}
         #: the least us at phase 0; instructions of each algorithm's last trace
         self.at_zero = math.inf
@@ -125,7 +127,8 @@ class _Race:
     def probe(self, one: Choice, counts: Counts | None) -> Probe:
         config = with_counts(one[1], (PROBE, PROBE))
         execution, own = core_trace(self.launch(one[0], config), self.rates, self.left, cut=not self.found)
-        return Probe(execution, own, config, counts)
+        prices = self.prices.setdefault(own is not self.rates, PriceList(own))
+        return Probe(execution, prices, config, counts)
 
 
 def core_trace(launch: Launch, rates: Rates, most: int | None, *, cut: bool) -> tuple[Execution, Rates]:
@@ -169,9 +172,9 @@ class Probe:
     counts `least`: given ones, or the best of a few.
     """
 
-    def __init__(self, execution: Execution, rates: Rates, config: Config, counts: Counts | None = None) -> None:
-        self.execution, self.rates = execution, rates
-        self.tasks, self.prices = build(execution.programs, PriceList(rates))
+    def __init__(self, execution: Execution, prices: PriceList, config: Config, counts: Counts | None = None) -> None:
+        self.execution, self.rates = execution, prices.rates
+        self.tasks, self.prices = build(execution.programs, prices)
         tensor = ENGINES.index("tensor")
         queues: list[list[int]] = [[] for _ in execution.programs]
         for i, engine in enumerate(self.tasks.engine):

@@ -213,9 +213,10 @@ def blocks_in(sweep: Sweep, lane: Any, blocks: Along) -> Along:
     """The blocks, counted from a lane's first, that hold any output of a sweep; counted from block 0."""
     found = []
     for part, outputs, (first, count) in zip(lane, sweep.outputs_along, blocks, strict=True):
-        end = part.b0 + min(first + count, part.bn)
         # outputs ascend: the last one has the first block, the first one the last block
-        low, high = max(part.b0 + first, part.blocks_of(outputs[-1])[0]), min(end, sum(part.blocks_of(outputs[0])))
+        low, many = part.blocks_of(outputs[-1])
+        end = low + many if len(outputs) == 1 else sum(part.blocks_of(outputs[0]))
+        low, high = max(part.b0 + first, low), min(part.b0 + min(first + count, part.bn), end)
         found.append((low, max(0, high - low)))
     return tuple(found)
 

@@ -62,7 +62,7 @@ class Bound:
         works = [self.work_of(residents[b].tiles[0], residents[b].items[i]) for b, i in steps]
         filters = {b: filters_of(target, self.geometry, schedule, residents[b].tiles[0]) for b in groups}
         self.busy, self.first, self.last, self.filters = Busy(), works[0], works[-1], filters[steps[0][0]]
-        each = Counter[Work]()
+        each: Counter[Work] = Counter()
         for work, (b, _) in zip(works, steps, strict=True):
             each[work] += len(residents[b].tiles)
         for work, times in Counter(works).items():

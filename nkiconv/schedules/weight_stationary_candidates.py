@@ -19,7 +19,7 @@ from .cuts import window_of
 from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import array_end_ns, dma_ns, matmul_ns, planes_met, round_trip_ns, transpose_ns
+from .prices import array_end_ns, dma_ns, matmul_ns, planes_met, read_ns, round_trip_ns, transpose_ns
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
@@ -124,7 +124,7 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B, least = given.get("rows", 0), stacked_least(target, geometry)
+    B, least = given.get("rows", 0), stacked_least(target, geometry, options)
     bounds: list[tuple[float, int, Sizes, str]] = []
     fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B), strict=True))
     for one in [fixed] if B else sizes_tried(geometry):
@@ -137,16 +137,21 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
         yield ns, stacked.StackedSettings.read(config, **sizes, filters=way)
 
 
-def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, str], float]:
-    """The lower bound in ns of sizes and `filters`, as a function: sums with transposes of filters, or loads of x."""
+def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, str], float]:
+    """The lower bound in ns of sizes and `filters`, as a function: sums with transposes of filters, evacuations, or
+    loads of x."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
     ends_ns = round_trip_ns(target)
 
+    def columns_of(U: int, V: int) -> int:
+        """Columns of a core's sums of an M tile and of one of V rows."""
+        return div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
+
     @cache
     def array_ns(U: int, V: int, G: int, way: str) -> float:
         """ns of a tap's sums and filters, of all M tiles."""
-        m_tiles, each = div_ceil(geometry.K, P_MAX // U), div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
+        m_tiles, each = div_ceil(geometry.K, P_MAX // U), columns_of(U, V)
         slots, count = U if way == "apart" else 1, taps * len(phases_of(rows.stride, V, G))
         filters_ns = count * slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots)
         return m_tiles * (V * met * matmul_ns(target, geometry, each) + filters_ns)
@@ -159,11 +164,16 @@ def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, str], 
         run = columns.size * (lines if whole else 1) if geometry.x_strides[3] == 1 else 1
         return dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
 
+    @cache
+    def evacuated_ns(U: int, V: int) -> float:
+        """ns to evacuate the sums of all M tiles."""
+        return read_ns(target, options, 0, div_ceil(geometry.K, P_MAX // U) * V * columns_of(U, V))
+
     def found(sizes: Sizes, way: str) -> float:
         B, D, U, V, G = sizes
         window = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G)))
         products_ns = window * div_ceil(columns.taps, D) * array_ns(U, V, G, way)
-        return ends_ns + max(array_end_ns(target, 0.0, products_ns), loaded_ns(B * D * geometry.C, G))
+        return ends_ns + max(array_end_ns(target, 0.0, products_ns), loaded_ns(B * D * geometry.C, G), evacuated_ns(U, V))
 
     return found
 
