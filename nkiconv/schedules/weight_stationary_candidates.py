@@ -43,7 +43,7 @@ SURE = 1.1
 NEAR = 1.15
 #: Rows of y on a partition that are tried, more than one with at most FEW outputs of a block; the number of candidates
 #: that are built; sizes of M packing that are bounded, by least work of the Tensor Engine.
-V_TRIED, FEW, BUILT, SIZES = (1, 2, 4), 8, 24, 8
+V_TRIED, FEW, BUILT, SIZES = (1, 2, 4), 8, 16, 8
 #: Bytes a partition of an output tile's results that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: The number of phases above which only one Schedule is built, of 3 to 12.
@@ -87,7 +87,7 @@ def candidates(
     known: dict[Config, list[Schedule]] = {}
     best_ns, least_ns = math.inf, dict[Config, float]()
     for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
-        if len(found) >= BUILT or SURE * bound_ns > best_ns:
+        if sum(map(len, known.values())) >= BUILT or SURE * bound_ns > best_ns:
             break
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
         if least_ns.get(sums, 0.0) > NEAR * best_ns or family.unsupported_reason(geometry, options, one.pairs):
