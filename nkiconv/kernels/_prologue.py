@@ -209,12 +209,6 @@ def load_region_of_x(tile, operands, first, pattern, offset, framed):
     load_region(tile, operands.frames if framed else operands.x, first, pattern, offset, operands.moved)
 
 
-def load_tokens(dst, x_hbm, strides, offset):
-    """Load channels of token-major x into a view [channels, tiles, tokens] of SBUF; strides: x's along tokens, tiles
-    and channels; channels are neighbours."""
-    load_transposed(dst.expand_dim(2), x_hbm, (strides[2], strides[1], 0, strides[0]), offset, False, None)
-
-
 @dataclass
 class Gate:
     """A deferred product, x_sbuf *= factor or its sigmoid; views of SBUF of one shape from partition 0 on."""

@@ -2,7 +2,8 @@
 
     part i of `splits`: (heads, dim, normalised); its channels follow those of the parts before it
 
-The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. A normalised head is whole
+The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Images of up to 64 tokens
+share steps. A normalised head is whole
 in a group. Steps of normalised parts, which keep Vector busy, alternate with steps of the others. The cores share each
 kind of steps, in order: by groups, and by tokens if groups do not divide evenly.
 """
@@ -207,12 +208,14 @@ class HeadGroup:
 
 @dataclass(frozen=True)
 class Span:
-    """One load of a group's x: tokens first .. first+count-1 of a row, and the taps' tokens before them."""
+    """One load of a group's x: tokens first .. first+count-1 of a row, and the taps' tokens before them; or all tokens
+    of so many images, of which the row is the first's."""
 
     group: HeadGroup
     row: TokenRow
     first: int
     count: int
+    images: int = 1
 
 
 @dataclass(frozen=True)
@@ -250,9 +253,19 @@ def _head_group(part: int, first: int, c0: int, count: int, heads: int, by_rows:
     return HeadGroup(part, first, c0, count, heads, tiles, tuple(runs))
 
 
+def shared_rows(geometry: SplitGeometry) -> list[tuple[TokenRow, int]]:
+    """(row, images) of all rows: those of whole short images share steps, as many as a step and a load have."""
+    rows, T = geometry.rows, geometry.T
+    if any(row.count != T for row in rows):
+        return [(row, 1) for row in rows]
+    columns = SPAN_BYTES * P_MAX // (BANK_COLUMNS * geometry.itemsize)
+    most = max(1, min(P_MAX // T, columns // (T + geometry.S - 1)))
+    return [(rows[first], count) for first, count in cut_at(len(rows), most)]
+
+
 def tokens_unsupported(geometry: SplitGeometry) -> str:
     """Why the compiler does not take so many tokens; "" if it does."""
-    tiles = sum(div_ceil(row.count, P_MAX) for row in geometry.rows) * div_ceil(geometry.C, P_MAX)
+    tiles = sum(div_ceil(row.count, P_MAX) for row, _ in shared_rows(geometry)) * div_ceil(geometry.C, P_MAX)
     return too_many(f"N={geometry.N}, T={geometry.T}: causal_conv1d_split", tiles * geometry.S / PARTS)
 
 
@@ -262,9 +275,9 @@ def build(geometry: SplitGeometry, cores: int, core: int) -> tuple[Step, ...]:
     groups, kinds = list(head_groups(geometry)), []
     for normalised in (True, False):
         every = [
-            Span(group, row, first, count)
+            Span(group, row, first, count, images)
             for group in groups
-            for row in geometry.rows
+            for row, images in shared_rows(geometry)
             for first, count in cut_at(row.count, P_MAX)
             if (group.heads > 0) == normalised
         ]

@@ -113,6 +113,31 @@ def test_exact_sums_of_integers(layout, dtype):
         assert_exact(one, right, dtype_name(dtype))
 
 
+@pytest.mark.cover(4)
+@pytest.mark.parametrize(("chunks", "layout"), [(None, "NCW"), (None, "NWC"), ("BCx", "NWC"), ("xG", "NWC")])
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+@pytest.mark.parametrize(("N", "T"), [(131, 1), (50, 3), (3, 64)])
+def test_short_images_share_steps(N, T, dtype, layout, chunks):
+    """Their bits are those of one image at a time, on one core and two."""
+    splits = ((2, 64, True), (1, 90, False))
+    _, w, bias, before = data(splits, N, T, dtype=dtype, state=True)
+    x = data(((len(chunks or "x"), 218, False),), N, T, dtype=dtype, layout=layout)[0]
+    more = {"splits": splits, "layout": layout, "chunks": chunks, "return_final_state": True}
+    (parts, final), one_core = (
+        nkiconv.causal_conv1d_split(x, w, bias, initial_state=before, lnc=lnc, **more) for lnc in (2, 1)
+    )
+    for one, other in zip((*parts, final), (*one_core[0], one_core[1]), strict=True):
+        assert one.tobytes() == other.tobytes()
+    for n in (0, N // 2, N - 1):
+        own = slice(n, n + 1)
+        alone, last = nkiconv.causal_conv1d_split(x[own], w, bias, initial_state=before[own], **more)
+        assert last.tobytes() == final[own].tobytes()
+        assert all(one[own].tobytes() == other.tobytes() for one, other in zip(parts, alone, strict=True))
+    zeros, _ = nkiconv.causal_conv1d_split(x, w, bias, **more)
+    alone, _ = nkiconv.causal_conv1d_split(x[1:2], w, bias, **more)
+    assert all(one[1:2].tobytes() == other.tobytes() for one, other in zip(zeros, alone, strict=True))
+
+
 @pytest.mark.cover(3)
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
 @pytest.mark.parametrize("pieces", [(1, 1, 1, 199), (130, 72), (2, 128, 72)])

@@ -43,11 +43,11 @@ from ...._nki import nisa, nl
 from ....schedules.depthwise import chunk_start, gate_of
 from ....schedules.split import build, states_after
 from ....schedules.tiles import BANK_COLUMNS, cut_at, share, size_of, whole_words
-from ..._dma import load, load_from_rows, store, store_to_rows
+from ..._dma import load, load_from_rows, load_transposed, store, store_to_rows
 from ..._engines import book_select, book_vector, copy_balanced, new_ledger, pick_sum
 from ..._epilogue import evacuate, load_bias_rows
 from ..._masks import make_diagonals
-from ..._prologue import finish_gates, gates_of, load_tokens
+from ..._prologue import finish_gates, gates_of
 from ..._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
 from ...conv.filter_feed import transpose_into
 from ...conv.sums import multiply
@@ -91,16 +91,16 @@ def run_step(out, geometry, step, loaded, filters):
     span = step.span
 
     def window(rows, tile, s):
-        return loaded.x[0:rows, tile, step.first + s : step.first + s + step.count]
+        return loaded.x[0:rows, tile, :, step.first + s : step.first + s + step.count]
 
     token = span.row.image * geometry.T + span.row.first + span.first + step.first
-    out.add(span.group, step.count, window, filters, 1, token, loaded.factors.get(step.first))
+    out.add(span.group, span.images * step.count, window, filters, 1, token, loaded.factors.get(step.first))
 
 
 @dataclass
 class HeldSpan:
-    """A span in SBUF. x: [partitions, tiles, S - 1 + tokens], whose first S - 1 columns are the halo before it; gates:
-    pending products of x; factors: y's, [tokens, channels], by the first tokens of steps."""
+    """A span in SBUF. x: [partitions, tiles, images, S - 1 + tokens], whose first S - 1 columns are the halo before it;
+    gates: pending products of x; factors: y's, [tokens, channels], by the first tokens of steps."""
 
     x: Any
     gates: list
@@ -111,19 +111,19 @@ def load_span(operands, geometry, span):
     """Start the loads of a span's x and its factors."""
     group, row, halo, gate = span.group, span.row, geometry.S - 1, gate_of(geometry)
     before = min(halo, span.first)
-    first, shape = row.first + span.first - before, (group.runs[0].rows, group.tiles, halo + span.count)
+    first, shape = row.first + span.first - before, (group.runs[0].rows, group.tiles, span.images, halo + span.count)
     sources = {chunk: nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf) for chunk in ("x", *gate)}
     held = HeldSpan(sources["x"], [], {})
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
         if before < halo:
-            load_halo(held.x[0 : run.rows, tiles, 0 : halo - before], operands, geometry, run, row, before)
-        arrived = [tile[0 : run.rows, tiles, halo - before : halo + span.count] for tile in sources.values()]
+            load_halo(held.x[0 : run.rows, tiles, :, 0 : halo - before], operands, geometry, run, row, before)
+        arrived = [tile[0 : run.rows, tiles, :, halo - before : halo + span.count] for tile in sources.values()]
         for chunk, into in zip(sources, arrived, strict=True):
             load_columns(into, operands.x, geometry, run, place_of(geometry, chunk, row, first, run.c0))
         held.gates += gates_of(arrived, gate == "G")
     if "C" in geometry.chunks:
-        for begin, count in cut_at(span.count, nl.tile_size.pmax):
+        for begin, count in cut_at(span.images * span.count, nl.tile_size.pmax):
             held.factors[begin] = nl.ndarray((count, group.count), dtype=operands.x.dtype, buffer=nl.sbuf)
             offset = place_of(geometry, "C", row, row.first + span.first + begin, group.c0)
             load(held.factors[begin], operands.x, [[geometry.x_t, count], [geometry.x_c, group.count]], offset)
@@ -137,12 +137,12 @@ def place_of(geometry, chunk, row, token, channel):
 
 
 def load_columns(into, x_hbm, geometry, run, offset):
-    """Load tokens of a run of channel tiles into [partitions, tiles, tokens] of SBUF."""
-    steps, columns = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c), into.shape[2]
+    """Load tokens of a run of channel tiles into [partitions, tiles, images, tokens] of SBUF."""
+    steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c, geometry.x_n, geometry.x_t)
     if geometry.x_t == 1:
-        load(into, x_hbm, [[steps[0], run.rows], [steps[1], run.tiles], [1, columns]], offset)
+        load(into, x_hbm, list(zip(steps, into.shape, strict=True)), offset)
     else:
-        load_tokens(into, x_hbm, (geometry.x_t, steps[1], steps[0]), offset)
+        load_transposed(into, x_hbm, steps, offset, False, None)
 
 
 def load_halo(dst, operands, geometry, run, row, present):
@@ -151,8 +151,13 @@ def load_halo(dst, operands, geometry, run, row, present):
         nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
         return
     size = geometry.S - 1
-    pattern = [[run.row_step * size, run.rows], [run.tile_step * size, run.tiles], [1, size - present]]
-    load(dst, operands.state, pattern, (row.number * geometry.C + run.c0) * size + present)
+    steps = run.row_step * size, run.tile_step * size, geometry.C * size, 1
+    load(
+        dst,
+        operands.state,
+        list(zip(steps, dst.shape, strict=True)),
+        (row.number * geometry.C + run.c0) * size + present,
+    )
 
 
 def load_filters(operands, geometry, group, first, ledger):
