@@ -24,10 +24,9 @@ def keep_equal(dst_sbuf, pattern, source_sbuf, offset=0, op=nl.equal):
     )
 
 
-def keep_between(dst_sbuf, pattern, width, source_sbuf):
-    """Copy the source's elements at which partition + pattern's index is in 0 .. width-1; write zeros elsewhere. The
-    source may be dst itself."""
-    keep_equal(dst_sbuf, pattern, source_sbuf, 0, nl.greater_equal)
+def keep_between(dst_sbuf, pattern, width):
+    """Keep the elements at which partition + pattern's index is in 0 .. width-1; write zeros elsewhere."""
+    keep_equal(dst_sbuf, pattern, dst_sbuf, 0, nl.greater_equal)
     keep_equal(dst_sbuf, pattern, dst_sbuf, -width, nl.less)
 
 

@@ -39,7 +39,7 @@ from ...schedules.dot import (
 from ...schedules.tiles import BANK_BYTES, BANK_COLUMNS, cut, cut_at, some_of
 from .._engines import itemsize_of
 from .._epilogue import evacuate
-from .._masks import keep_equal
+from .._masks import constant, keep_equal
 from .._prologue import finish_gates
 from .._warm import warm_up, warm_zeros
 from ..conv.call import part_of_core
@@ -256,16 +256,14 @@ def make_masks(plan):
     P_MAX, taps, channels = nl.tile_size.pmax, plan.taps, plan.channels
     window = window_of(plan)
     identity_sbuf = nl.ndarray((P_MAX, taps, channels), dtype=nl.float32, buffer=nl.sbuf)
-    ones_sbuf = nl.ndarray((P_MAX, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=ones_sbuf, value=1.0)
+    ones_sbuf = constant((P_MAX, 1), nl.float32, 1.0, nisa.engine.vector)
     source_sbuf = ones_sbuf.expand_dim(1).broadcast(1, taps).broadcast(2, channels)
     keep_equal(identity_sbuf, [[-channels, taps], [-1, channels]], source_sbuf)
     same_channel_sbuf = nl.ndarray((P_MAX, channels), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=same_channel_sbuf, op=nl.add, data=identity_sbuf.permute((0, 2, 1)), axis=2)
     slot_sbuf = nl.ndarray((P_MAX, 1, taps), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=slot_sbuf, op=nl.add, data=identity_sbuf, axis=2)
-    same_lag_sbuf = nl.ndarray((P_MAX, plan.lags, window), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=same_lag_sbuf, value=0.0)
+    same_lag_sbuf = constant((P_MAX, plan.lags, window), nl.float32, 0.0, nisa.engine.vector)
     nisa.tensor_copy(
         dst=same_lag_sbuf.ap(pattern=[[plan.lags * window, P_MAX], [window + 1, plan.lags], [1, taps]], offset=0),
         src=slot_sbuf.broadcast(1, plan.lags),

@@ -32,7 +32,7 @@ from ...schedules.depthwise import RowGeometry
 from ...schedules.tiles import cut_at, div_ceil, share, some_of, transposes_of_bank, whole_words
 from ...schedules.update import UpdateSchedule, channels_of, group_runs, taps_met
 from .._epilogue import evacuate
-from .._masks import keep_between
+from .._masks import constant, keep_between
 from .._prologue import finish_gates
 from .._warm import accumulator, warm_up, warm_zeros
 from ..conv.filter_feed import transposed_bank
@@ -202,9 +202,8 @@ def multiply_tile(run, options, tile, loaded, warm):
 
 def make_mask(channels, width, dtype):
     """[(c, position), c'] in SBUF: 1 where c = c'."""
-    mask_sbuf = nl.ndarray((channels * width, channels), dtype=dtype, buffer=nl.sbuf)
-    nisa.memset(dst=mask_sbuf, value=1.0)
-    keep_between(mask_sbuf, [[-width, channels]], width, mask_sbuf)
+    mask_sbuf = constant((channels * width, channels), dtype, 1.0, nisa.engine.vector)
+    keep_between(mask_sbuf, [[-width, channels]], width)
     return mask_sbuf
 
 
@@ -244,8 +243,7 @@ def place_taps(w_sbuf, geometry, kind_rows, q):
     taps_sbuf = w_sbuf[0:rows, 0:channels, first : first + count]
     if count == width:
         return taps_sbuf
-    placed_sbuf = nl.ndarray((rows, channels, width), dtype=w_sbuf.dtype, buffer=nl.sbuf)
-    nisa.memset(dst=placed_sbuf, value=0.0)
+    placed_sbuf = constant((rows, channels, width), w_sbuf.dtype, 0.0, nisa.engine.vector)
     if count > 0:
         end = at + (count - 1) * geometry.dilation + 1
         nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, at : end : geometry.dilation], src=taps_sbuf)

@@ -372,7 +372,7 @@ def make_constants(plan, zeros_sbuf, reads):
     ones_sbuf = constant((parts, below * k), nl.float32, 0.0, nisa.engine.vector)
     for number in range(below):
         first, end = number * each, (number + 1) * each
-        keep_between(firsts_sbuf[first:end], [[-own, places]], own, firsts_sbuf[first:end])
+        keep_between(firsts_sbuf[first:end], [[-own, places]], own)
         each_sbuf = constant((size * k, k, size), nl.float32, 1.0, nisa.engine.vector)
         keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)
         into_sbuf = ones_sbuf[first : first + size * k, number * k : (number + 1) * k]

@@ -331,7 +331,7 @@ class Filters:
             if block.place not in self.masks:
                 per_k = geometry.K // geometry.groups
                 self.masks[block.place] = mask_sbuf = constant((m_tile.kn, m_tile.pack), raw_sbuf.dtype, 1.0)
-                keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k, mask_sbuf)
+                keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k)
             rows = (raw_sbuf[:, :, piece.row, s] for s in firsts)
             transpose_into(transposed_psum, (spread_groups(row, self.masks[block.place]) for row in rows))
         else:

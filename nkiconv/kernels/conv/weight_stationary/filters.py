@@ -150,7 +150,7 @@ class GroupFilters(nl.NKIObject):
         elif not self.alone:
             shape = self.together * self.size, self.together, groups
             self.mask_sbuf = constant(shape, self.operands.w_dtype, 1.0)
-            keep_between(self.mask_sbuf, [[-self.size, self.together], [-per_k, groups]], per_k, self.mask_sbuf)
+            keep_between(self.mask_sbuf, [[-self.size, self.together], [-per_k, groups]], per_k)
             self.ones_sbuf = self._ones(self.size, 1)
         window = geometry.planes.taps * rows.window, columns.window
         shape = (nl.tile_size.pmax, *window, schedule.width(schedule.slot))
@@ -199,7 +199,7 @@ class GroupFilters(nl.NKIObject):
             if each == 1:
                 keep_equal(own_sbuf, [[-1, width]], own_sbuf)
             else:
-                keep_between(own_sbuf, [[-each, width]], each, own_sbuf)
+                keep_between(own_sbuf, [[-each, width]], each)
         return ones_sbuf
 
     def _transposed(self, spread_sbuf):
