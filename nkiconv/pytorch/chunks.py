@@ -16,10 +16,10 @@ from torch import Tensor
 from .. import rules
 from ..axis import BLANK_FROM, BLANK_MOST
 from ..errors import refused
-from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from .errors import GeometryError, NkiconvError, raise_all
 from .function_modes import unscripted
 from .functional import conv1d
-from .operators.tensor_kinds import tensor_violations
+from .operators.tensor_kinds import beside_violations, tensor_violations
 from .places import int_of, per_axis
 from .transposed import conv_transpose1d
 
@@ -182,6 +182,5 @@ def _check(input: Any, state: Any, weight: Any) -> None:
             )
         )
     if state is not None:
-        errors += refused(DtypeError, rules.same("state", "dtype", state.dtype, "input", input.dtype))
-        errors += refused(UnsupportedError, rules.same("state", "device", state.device, "input", input.device))
+        errors += beside_violations("state", state, input)
     raise_all("a chunk cannot be convolved", errors)

@@ -28,7 +28,7 @@ from ..schedules.split import LAYOUTS, taps_unsupported
 from .causal import states
 from .computers import agreements, host, modes
 from .computers.arrays import to_numpy
-from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import one_call
 from .operators import flop_formulas
 from .operators.blocks import Block, define_block
@@ -38,7 +38,7 @@ from .operators.convolution import Convolution
 from .operators.frames import last_of, with_state
 from .operators.registrar import arguments_of
 from .operators.split_call import SplitCall
-from .operators.tensor_kinds import DTYPES, tensor_violations
+from .operators.tensor_kinds import DTYPES, beside_violations, tensor_violations
 
 NAME = "gated_conv1d"
 
@@ -206,7 +206,7 @@ def _check(given: Call) -> None:
         wrong += tensor_violations("initial_states", initial_states)
         raise_all(cannot, wrong)
         wrong += refused(GeometryError, rules.shape("initial_states", initial_states.shape, shape, "[N, D, S - 1]"))
-        wrong += refused(DtypeError, rules.same("initial_states", "dtype", initial_states.dtype, "input", x.dtype))
+        wrong += beside_violations("initial_states", initial_states, x)
     if (initial_states is not None or given.return_final_states) and (padding[0] != size or size == 0):
         wrong.append(GeometryError(f"padding={padding}: states stand in place of S - 1 = {size} zeros; use 'causal'"))
     raise_all(cannot, wrong)

@@ -20,11 +20,11 @@ from ..errors import refuse, refused
 from ..norms import STATS
 from .computers import host, modes
 from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
-from .errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
+from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
 from .functional import autocast, conv1d, conv2d, conv3d
 from .operators import statistics
-from .operators.tensor_kinds import tensor_violations
+from .operators.tensor_kinds import beside_violations, tensor_violations
 from .places import int_of, number_of
 
 _CONVOLVE: dict[int, Callable[..., Any]] = {1: conv1d, 2: conv2d, 3: conv3d}
@@ -168,8 +168,7 @@ def _numbers(rank: int, x: Tensor, **given: Any) -> list[Tensor | None]:
     some = {name: one for name, one in given.items() if one is not None}
     errors = [error for name, one in some.items() for error in tensor_violations(name, one)]
     for name, one in some.items() if not errors else ():
-        errors += refused(DtypeError, rules.same(name, "dtype", one.dtype, "input", x.dtype))
-        errors += refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
+        errors += beside_violations(name, one, x)
         errors += refused(GeometryError, rules.of_channels(name, one.shape, x.shape[0], x.shape[1]))
     raise_all(f"norm_act_conv{rank}d cannot run this call", errors)
     wide = host.wide_dtype(x)

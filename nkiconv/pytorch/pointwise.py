@@ -23,14 +23,14 @@ from ..reference import ChannelNorm
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from .computers import agreements, host, modes
 from .computers.arrays import from_numpy, to_numpy
-from .errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
+from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
 from .functional import conv1d
 from .operators.blocks import Block, define_block
 from .operators.calls import own
 from .operators.pixel_norm import PixelNorm, normalized
 from .operators.registrar import arguments_of
-from .operators.tensor_kinds import DTYPES, are_positive, channel_violations, tensor_violations
+from .operators.tensor_kinds import DTYPES, are_positive, beside_violations, channel_violations, tensor_violations
 from .places import number_of
 
 NAME = "pointwise_mlp"
@@ -151,8 +151,7 @@ def _related(tensors: dict[str, Tensor]) -> Iterator[Any]:
     for name, one in tensors.items():
         if name != "input":
             yield from refused(GeometryError, rules.shape(name, one.shape, wanted[name], words[name]))
-            yield from refused(DtypeError, rules.same(name, "dtype", one.dtype, "input", x.dtype))
-            yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
+            yield from beside_violations(name, one, x)
 
 
 def _by_torch(given: Call) -> tuple[Tensor]:

@@ -407,6 +407,7 @@ refused(pytorch.gated_short_conv, {"input": X, "weight": W}, [
     ({"initial_states": X[:, :4, :3]}, GeometryError, "initial_states"),
     ({"weight": W.half()}, DtypeError, "weight"),
     ({"initial_states": X[:, :4, :2].half()}, DtypeError, "initial_states"),
+    ({"initial_states": X[:, :4, :2].to("meta")}, UnsupportedError, "initial_states.device=meta: must be input's, cpu"),
     ({"bias": 2}, DtypeError, "bias: must be a torch.Tensor, not int"),
     ({"return_final_states": X}, UnsupportedError, "return_final_states=Tensor"),
 ])  # fmt: skip

@@ -8,9 +8,9 @@ PSUM bank that a product reads and adds to, `_epilogue` evacuates, and regions a
 (volumes); the images of a 2-d problem are planes with one tap.
 
 No im2col tensor exists anywhere; filters are the Tensor Engine's stationaries (except in activation_stationary), x is
-read by strided views. If channels are neighbours in HBM (NHWC), DMA transposes x for all but stacked (depthwise problems
+read by strided views. If channels are neighbours in HBM (NHWC), DMA transposes x for all but stacked (depthwise images
 of activation_stationary load blocks as stored), and the Tensor Engine transposes results of implicit_gemm and of groups
-in weight_stationary; `relayout` has what is copied instead. The host chooses algorithm and settings (`nkiconv.plan`); a
+in weight_stationary; `relayout` copies what else there is. The host chooses algorithm and settings (`nkiconv.plan`); a
 bare kernel follows `schedules.conv_algorithms`.
 """
 

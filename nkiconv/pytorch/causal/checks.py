@@ -12,7 +12,7 @@ from ...errors import refused, shown
 from ..computers import modes
 from ..computers.passed import once
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from ..operators.tensor_kinds import are_positive, tensor_violations
+from ..operators.tensor_kinds import are_positive, float64_violations, tensor_violations
 
 #: Activations by their names there, and by ours.
 ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
@@ -91,7 +91,8 @@ def kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvErr
         for error in tensor_violations(name, tensor) if tensor is not None or name in _NEEDED else ():
             sound = False
             yield error
-    yield from _float64(given) if sound else ()
+    for name, tensor in given.items() if sound else ():
+        yield from float64_violations(name, tensor, given["x"], "x") if tensor is not None else ()
     for name, tensor in numbers.items():
         if tensor is None:
             continue
@@ -110,17 +111,6 @@ def kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvErr
             continue
         or_cpu = ", or cpu" if name in numbers else ""
         yield UnsupportedError(f"{name}.device={tensor.device}: must be that of x, {device}{or_cpu}; move one of them")
-
-
-def _float64(given: dict[str, Any]) -> Iterator[NkiconvError]:
-    """Errors of float64 mixed with other dtypes: torch computes it, and casts nothing."""
-    dtype = given["x"].dtype
-    for name, tensor in given.items():
-        if tensor is not None and (tensor.dtype == torch.float64) != (dtype == torch.float64):
-            yield DtypeError(
-                f"{name}.dtype={tensor.dtype}: must be torch.float64 exactly when x's is (it is {dtype}); cast one of "
-                f"them"
-            )
 
 
 def shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:

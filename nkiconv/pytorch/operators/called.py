@@ -19,7 +19,7 @@ from . import frames as front
 from . import pixel_norm, prologue
 from .convolution import AXES, FAR, Convolution
 from .filters import packed_shape
-from .tensor_kinds import are_positive, memory_format, tensor_violations
+from .tensor_kinds import are_positive, float64_violations, memory_format, tensor_violations
 
 if TYPE_CHECKING:
     from ...planner.request import Asked
@@ -144,11 +144,7 @@ class Called(NamedTuple):
         if torch.float64 not in (x.dtype, weight.dtype):
             yield from refused(DtypeError, rules.dtypes_together(x.dtype, weight.dtype, ("input", "weight")))
         for name, tensor in given.items():
-            if (x.dtype == torch.float64) != (tensor.dtype == torch.float64):
-                yield DtypeError(
-                    f"{name}.dtype={tensor.dtype}: must be torch.float64 exactly when input's is (it is {x.dtype}); "
-                    f"cast one of them"
-                )
+            yield from float64_violations(name, tensor, x)
 
     def _arguments(self) -> Iterator[NkiconvError]:
         """Errors of everything that is no tensor."""

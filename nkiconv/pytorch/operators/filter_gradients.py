@@ -21,13 +21,13 @@ from torch import Tensor
 from ... import rules
 from ...errors import refused
 from ..computers import dispatch, host
-from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
+from ..errors import GeometryError, NkiconvError
 from . import autograd, flop_formulas, gradients, sharding
 from .called import Called
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
 from .registrar import Arguments, Transforms, define
-from .tensor_kinds import are_positive, tensor_violations
+from .tensor_kinds import are_positive, beside_violations, tensor_violations
 
 _ARGUMENTS: Arguments = {
     "input": Tensor,
@@ -95,8 +95,7 @@ def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtyp
     # sums are fp32, so an fp32 gradient may belong to a filter of any dtype
     like = filter_like(x, size, x.dtype if dtype == torch.float32 else dtype)
     Called(asked, x, like).check()
-    errors += refused(UnsupportedError, rules.same("grad", "device", g.device, "input", x.device))
-    errors += refused(DtypeError, rules.same("grad", "dtype", g.dtype, "input", x.dtype))
+    errors += beside_violations("grad", g, x)
     errors += refused(GeometryError, rules.shape("grad", g.shape, asked.shape(x, like), "y's"))
     asked.refuse(errors)
 

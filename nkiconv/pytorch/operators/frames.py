@@ -10,8 +10,8 @@ from torch import Tensor
 from ... import rules
 from ...errors import refuse, refused
 from ...integers import plain_ints
-from ..errors import DtypeError, GeometryError, KindError, NkiconvError, UnsupportedError
-from .tensor_kinds import tensor_violations
+from ..errors import GeometryError, KindError, NkiconvError
+from .tensor_kinds import beside_violations, tensor_violations
 
 
 def joined(x: Tensor, frames: Tensor | None) -> Tensor:
@@ -38,8 +38,7 @@ def violations(x: Tensor, frames: Tensor | None) -> Iterator[NkiconvError]:
             )
         return
     yield from refused(GeometryError, rules.frames(frames.shape, x.shape, 2, least=1, x="input"))
-    yield from refused(DtypeError, rules.same("initial_frames", "dtype", frames.dtype, "input", x.dtype))
-    yield from refused(UnsupportedError, rules.same("initial_frames", "device", frames.device, "input", x.device))
+    yield from beside_violations("initial_frames", frames, x)
 
 
 def with_state(x: Tensor, state: Tensor | None, size: int) -> Tensor:

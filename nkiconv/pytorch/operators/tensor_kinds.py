@@ -65,9 +65,21 @@ def channel_violations(
         return
     yield from refused(GeometryError, rules.shape(name, one.shape, (channels,), "[C]"))
     yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", like.device))
-    if (one.dtype == torch.float64) != (like.dtype == torch.float64):
+    yield from float64_violations(name, one, like)
+
+
+def beside_violations(name: str, one: torch.Tensor, x: torch.Tensor) -> Iterator[NkiconvError]:
+    """Errors of a tensor that has not the dtype and device of the input."""
+    yield from refused(DtypeError, rules.same(name, "dtype", one.dtype, "input", x.dtype))
+    yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
+
+
+def float64_violations(name: str, one: torch.Tensor, x: torch.Tensor, of: str = "input") -> Iterator[NkiconvError]:
+    """Errors of float64 beside other dtypes: torch computes it, and casts nothing. of: x's name."""
+    if (one.dtype == torch.float64) != (x.dtype == torch.float64):
         yield DtypeError(
-            f"{name}.dtype={one.dtype}: must be torch.float64 exactly when input's is (it is {like.dtype}); cast one"
+            f"{name}.dtype={one.dtype}: must be torch.float64 exactly when {of}'s is (it is {x.dtype}); cast one of "
+            f"them"
         )
 
 

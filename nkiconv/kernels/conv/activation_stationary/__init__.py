@@ -10,7 +10,7 @@ all of them see elements of x at the same taps, and zeros at the others, which a
 
     | y      | stationary               | K (partitions)         | M (columns)   | N             | evacuation   |
     |--------|--------------------------|------------------------|---------------|---------------|--------------|
-    | NHWC   | x, the window of one tap | c; folded: h, c        | 128 pixels    | k; folded p, k| plain        |
+    | NHWC   | x, the window of one tap | c; few: shifts, h, c   | 128 pixels    | k; folded p, k| plain        |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
     |        |                          | each at the next tap   | of rows       |               |              |
     | patches| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
