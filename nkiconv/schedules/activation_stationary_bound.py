@@ -143,7 +143,8 @@ class Bound:
     # ---------------------------------------------------------------------------------------- y of volumes as NCDHW
 
     def rows(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine, which waits for filters and for an output tile's first rows of x, and of DMA."""
+        """ns of the Tensor Engine, which waits for filters and for an output tile's first rows of x, and of DMA, which
+        the last sums follow."""
         geometry, plan, rows = self.geometry, self.plan, self.geometry.rows
         array_ns = moved_ns = waits_ns = 0.0
         volume = geometry.planes.out // geometry.planes.images
@@ -163,7 +164,7 @@ class Bound:
             moved_ns += count * tensors * self.moved_ns(item.zn * item.pn * geometry.K * y_run, y_run)
         cores = min(PARTS, len(plan.items))
         filters = sum(len(one) for one in plan.places) * div_ceil(geometry.K, P_MAX)
-        return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores
+        return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores + self.step_ns(item)
 
     def step_ns(self, item: Any) -> float:
         """ns of the Tensor Engine for a step of an output tile."""

@@ -1,9 +1,9 @@
 """Channels that share the partitions of a K tile, and the products of a plane of taps.
 
 Each 128 channels take one product a tap. The channels left over are folded: if they fit twice or more, their copies
-follow each other, each shifted by one more column of taps; else, if they are a multiple of the free partitions, these
-hold a part of them at another tap, a rider: as many products as there are parts then cover all of that tap, which needs
-no product. Each distance between a product's tap and its rider's takes a copy of the channels.
+follow each other, each shifted by one more column of taps; else the free partitions hold a part of them at another tap,
+a rider: as many products as there are parts then cover all of that tap, which needs no product. Each distance between a
+product's tap and its rider's takes a copy of the channels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .geometry import Geometry
-from .tiles import P_MAX
+from .tiles import P_MAX, cut
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def products_of(geometry: Geometry, copies: int) -> tuple[list[list[KTilePiece]]
     if rest == 0:
         return k_tiles, products
     depth = min(P_MAX // rest, S) if copies > 1 else 1
-    if depth == 1 and copies > 1 and rest % (P_MAX - rest) == 0:
+    if depth == 1 and copies > 1:
         own, more = ridden(own_piece(whole, rest), len(k_tiles), (R, S), copies)
         return k_tiles + own, products + more
     products += [Product(len(k_tiles), r, s, min(depth, S - s)) for r in range(R) for s in range(0, S, depth)]
@@ -83,21 +83,20 @@ def ridden(
 ) -> tuple[list[list[KTilePiece]], list[Product]]:
     """(K tiles, products) of channels with riders, in at most `copies` copies; first: number of their first K tile."""
     R, S = taps
-    room = P_MAX - own.count
-    shares = own.count // room
+    parts = cut(own.count, P_MAX - own.count)
     # the first `apart` taps have no product if riders cover all of their channels
-    apart, found = R * S // (shares + 1), []
+    apart, found = R * S // (len(parts) + 1), []
     riders: list[KTilePiece] = []
     used: list[int] = []
     for tap in range(apart):
         tried = riders[:]
         hosts: list[tuple[int, int]] = []
-        for share in range(shares):
-            rider = KTilePiece(part=own.count, c0=own.c0 + share * room, count=room, r=0, s=0)
+        for c, count in parts:
+            rider = KTilePiece(part=own.count, c0=own.c0 + c, count=count, r=0, s=0)
             host = host_of(rider, tap, apart, taps, tried, copies, used + [place for _, place in hosts])
             if host is not None:
                 hosts.append(host)
-        if len(hosts) < shares:
+        if len(hosts) < len(parts):
             found.append(Product(k_tile=first, r=tap // S, s=tap % S, pieces=1))
             continue
         riders, used = tried, used + [place for _, place in hosts]

@@ -58,6 +58,8 @@ MOVING = {
 #: (C, K, groups, planes, rows, columns) of windows of x as stationaries, planes of y in columns.
 ROWS = {
     "riders": (96, 20, 1, (6, 3, 1, 1, 1, 0, 0), (9, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1)),
+    "riders of 33 and 32": (65, 20, 1, PLAIN, (6, 3, 1, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1)),
+    "riders of uneven parts beside whole tiles": (239, 9, 1, PLAIN, (6, 4, 1, 1, 1, 2, 1), (7, 3, 1, 1, 1, 1, 2)),
     "riders of 16": (112, 5, 1, PLAIN, (6, 4, 1, 1, 1, 2, 1), (9, 3, 1, 2, 1, 1, 2)),
     "a rest of 96": (224, 5, 1, PLAIN, (6, 4, 1, 1, 1, 2, 1), (7, 5, 1, 1, 1, 2, 2)),
     "pairs": (192, 140, 1, (4, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)),
