@@ -115,6 +115,8 @@ class Bound:
         num_bytes = out_tile.zn * out_tile.pn * out_tile.qn * source.fold * kn * item
         moved_ns = self.window_ns(out_tile) + self.moved_ns(num_bytes, run_bytes)
         transposes = num_transposes(kn, plan) if fresh and plan.way == "array" else 0
+        if fresh and plan.packs:
+            transposes = source.taps * source.fold * div_ceil(kn, P_MAX)
         matmuls = [(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts]
         return self.tensor_ns(matmuls, transposes), moved_ns + (self.filters_ns(kn) if fresh else 0.0), read_ns
 

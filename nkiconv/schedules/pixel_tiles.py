@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, hull, most_of, window_of
 from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
-from .moving_filters import FilterSchedule, comes_raw, raw_bytes, way_of
+from .moving_filters import RAW_BYTES, FilterSchedule, comes_raw, raw_bytes, way_of
 from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, Part, cut, cut_into, div_ceil, fits_sbuf, share, some_of
@@ -336,6 +336,24 @@ class PixelSchedule(FilterSchedule):
     items: list[PixelItem]
     #: banks of accumulators that take a group's filters as these arrive
     banks: int
+    #: whether a transpose places filters on the partitions of all slots and shifts
+    packs: bool
+
+
+def padded_taps(geometry: Geometry, source: Source) -> tuple[int, int, int]:
+    """(zeros above, rows, columns) of a filter's taps with zeros around them, and between rows that are apart: the taps
+    that a product sees for an output row are a block of it."""
+    rows, top = geometry.rows, (source.fold - 1) * geometry.rows.stride
+    apart = rows.dilation if source.slots > 1 else 1
+    height = top + max((rows.taps - 1) * apart + 1, (source.down - 1) * source.step + source.slots)
+    return top, height, source.columns.taps
+
+
+def packs_filters(geometry: Geometry, source: Source, way: str) -> bool:
+    """Whether filters of several slots or shifts are loaded whole, and transposed to all their partitions at once."""
+    _, height, width = padded_taps(geometry, source)
+    fits = geometry.C * height * width * geometry.itemsize <= RAW_BYTES
+    return way == "array" and source.copies > 1 and fits
 
 
 def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | None:
@@ -344,7 +362,9 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     fold, item = config.fold, geometry.itemsize
     source = source_of(geometry, fold, config.shifts, config.side)
     k_tiles = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
-    k_bytes = len(k_tiles) * num_taps(geometry) * item
+    way = way_of(geometry, False)
+    packs = packs_filters(geometry, source, way)
+    k_bytes = item * (source.taps * fold if packs else len(k_tiles) * num_taps(geometry))
     if not fits_sbuf(k_bytes):
         return None
     most_k = min(geometry.K, max(1, FILTER_BYTES // k_bytes))
@@ -371,9 +391,10 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
         batches=batches,
         most_k=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
         items=[PixelItem(batch, out_tile) for batch in range(count) for out_tile in out_tiles],
-        way=way_of(geometry, False),
+        way=way,
         warmup=config.warmup,
         banks=FIRST_BANKS if num_taps(geometry) == 1 else 1,
+        packs=packs,
     )
 
 
@@ -390,7 +411,10 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     item, y_item, k_tiles, fold = geometry.itemsize, options.epilogue.y_itemsize, len(plan.k_tiles), plan.source.fold
     elements, kn = max(math.prod(window_shape(plan.source, one.out_tile)) for one in plan.items), most_of(plan.batches)
     x_bytes = 2 * elements * (k_tiles * item + (geometry.hbm_itemsize if casts_x(geometry) else 0))
-    filters = (k_tiles * num_taps(geometry) + (plan.source.taps * fold if plan.source.copies > 1 else 0)) * kn * item
+    packed = plan.source.taps * fold if plan.source.copies > 1 else 0
+    filters = ((0 if plan.packs else k_tiles * num_taps(geometry)) + packed) * kn * item
+    if plan.packs:
+        filters += 4 * geometry.C * math.prod(padded_taps(geometry, plan.source)[1:]) * item
     if comes_raw(plan.way):
         filters += raw_bytes(geometry, plan)
     stored = 4 if keeps_sums(options.epilogue) else 2

@@ -15,6 +15,7 @@ from ...._nki import nl
 from ....schedules.channel_pieces import parts_of
 from ....schedules.geometry import filter_rows
 from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_block_bytes, raw_blocks
+from ....schedules.pixel_tiles import padded_taps
 from ....schedules.tiles import BANK_BYTES, cut, whole_words
 from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced
@@ -36,9 +37,12 @@ class Filters:
         self.k0, self.kn, self.ends, self.tiles, self.raws, self.done = k0, kn, [], [], [], 0
         self.loads: list[Any] = []
         plan, self.is_raw = self.plan, comes_raw(core.plan.way)
-        self.folds = not plan.by_rows and plan.source.copies > 1
+        self.packs = not plan.by_rows and plan.packs
+        self.folds = not plan.by_rows and plan.source.copies > 1 and not plan.packs
         for pieces, places in zip(plan.k_tiles, plan.places):
             shape = (parts_of(pieces, len(pieces)), len(places), kn)
+            if self.packs:
+                shape = (plan.source.copies * shape[0], plan.source.taps, plan.source.fold * kn)
             self.tiles.append(nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf))
         for k_tiles in alike(plan):
             blocks = raw_blocks(self.geometry, plan, k_tiles[0]) if self.is_raw else [None]
@@ -101,6 +105,8 @@ class Filters:
             if self.plan.way == "backwards":
                 own_sbuf = self.tiles[k_tile][0 : raw_sbuf.shape[0], :, part[0] : sum(part)]
                 copy_backwards(own_sbuf, raw_sbuf, self.ledger)
+            elif self.packs:
+                self.transpose_packed(part, raw_sbuf)
             else:
                 self.transpose_block(k_tile, block, part, raw_sbuf)
         self.done += 1
@@ -121,6 +127,39 @@ class Filters:
                 places = slice(first + at, first + at + num)
                 into = tile_sbuf[0 : parts_of(pieces, len(pieces)), places, k0 : k0 + kn]
                 transpose_together(into, self.views_of(raw_sbuf, pieces, every[places], r0, s0), 2, self.ledger)
+
+    def transpose_packed(self, part, raw_sbuf):
+        """Transpose filters [k, c, r, s] to [(shift, slot, c), products, (row, k)]: for each output row and product a
+        block of their taps, which has zeros where a slot's row of x is outside of the row's window."""
+        source, step, (k0, kn), (parts, every, _) = (
+            self.plan.source,
+            self.geometry.rows.stride,
+            part,
+            self.tiles[0].shape,
+        )
+        top, *extents = padded_taps(self.geometry, source)
+        if list(raw_sbuf.shape[2:]) != extents:
+            taps_sbuf, raw_sbuf = raw_sbuf, constant((*raw_sbuf.shape[:2], *extents), raw_sbuf.dtype, 0.0)
+            apart, (R, S) = self.geometry.rows.dilation if source.slots > 1 else 1, taps_sbuf.shape[2:]
+            end = top + (R - 1) * apart + 1
+            copy_balanced(raw_sbuf[:, :, top:end:apart, 0:S], taps_sbuf, self.ledger)
+        tile_sbuf = self.tiles[0].reshape((parts, every, source.fold, self.kn))
+        most = BANK_BYTES // (whole_words(kn, 2) * self.geometry.itemsize)
+        for row in range(source.fold):
+            views = []
+            for product in range(source.down):
+                first = top - row * step + product * source.step
+                block_sbuf = raw_sbuf[:, :, first : first + source.slots]
+                if product > 0 and source.again > 0:  # products before it have the first slots' taps
+                    block_sbuf, own = constant(block_sbuf.shape, raw_sbuf.dtype, 0.0), source.slots - source.step
+                    copy_balanced(
+                        block_sbuf[:, :, own:], raw_sbuf[:, :, first + own : first + source.slots], self.ledger
+                    )
+                for s in range(0, source.columns.taps, source.shifts):
+                    views.append(block_sbuf[:, :, :, s : s + source.shifts].permute((0, 3, 2, 1)))
+            for at, num in cut(every, most):
+                into = tile_sbuf[:, at : at + num, row, k0 : k0 + kn]
+                transpose_together(into, views[at : at + num], 2, self.ledger)
 
     def views_of(self, raw_sbuf, pieces, places, r0, s0):
         """Views [k, parts] of some places of a block in memory order with first tap (r0, s0); several pieces of
