@@ -12,6 +12,7 @@ from .planes import taps_are_inside
 from .settings import Config, Settings
 from .tiles import BANK_COLUMNS, P_MAX, QUADRANT
 from .volume_rows import RowSettings
+from .windows import WindowSettings, has_windows, windows_unsupported
 
 NAME = "activation_stationary"
 
@@ -24,6 +25,8 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         return reason or no_prologue(options, f"{NAME} takes none of depthwise problems")
     if reason == "" and takes_patches(geometry, options):
         return patches_unsupported(geometry, options)
+    if reason == "" and has_windows(geometry):
+        return windows_unsupported(options)
     if reason == "":
         reason = one_group_unsupported(geometry, NAME, False)
     if reason == "" and writes_rows(geometry):
@@ -128,4 +131,6 @@ def settings_of(geometry: Geometry, options: Options) -> type[Settings]:
         return DepthwiseSettings
     if takes_patches(geometry, options):
         return PatchSettings
+    if has_windows(geometry):
+        return WindowSettings
     return RowSettings if writes_rows(geometry) else PixelSettings

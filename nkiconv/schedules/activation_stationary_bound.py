@@ -11,7 +11,7 @@ from ..simulator.timing.target import Target
 from .channel_pieces import parts_of
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule
-from .geometry import Geometry, filter_rows, is_transposed, num_phases, writes_rows
+from .geometry import Geometry, filter_rows, is_transposed, num_phases, num_taps, writes_rows
 from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
@@ -27,6 +27,7 @@ from .prices import (
 )
 from .tiles import P_MAX, PARTS, cut, div_ceil, share, some_of
 from .volume_rows import RowSchedule, moves_of, num_written, segment_rows
+from .windows import WindowSchedule
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Bound:
             RowSchedule: self.rows,
             BlockSchedule: self.blocks,
             PatchSchedule: self.patches,
+            WindowSchedule: self.windows,
         }
         target, busy = self.target, kinds[type(self.plan)]()
         transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
@@ -82,6 +84,26 @@ class Bound:
         read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / READERS
         tiles, first_ns = max(1, share(len(plan.items), PARTS, 0)[1]), filters_ns + x_ns + y_ns
         return first_ns + tiles * array_ns, first_ns + tiles * read_ns, filters_ns + tiles * (x_ns + y_ns) + array_ns
+
+    # ---------------------------------------------------------------------------------------- windows
+
+    def windows(self) -> tuple[float, ...]:
+        """ns of the Tensor Engine, which waits for the first windows, of DMA, and of evacuation by Vector and Scalar;
+        filters are loaded and transposed first."""
+        plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
+        k_tiles, kn, y_item = len(plan.tiles), plan.batches[0][1], self.options.epilogue.y_itemsize
+        raw = div_ceil(kn, P_MAX) * k_tiles if plan.way == "array" else 0
+        run, pixels = geometry.columns.taps * geometry.C, geometry.planes.out * geometry.rows.out * geometry.columns.out
+        blocks = max(1, share(len(plan.items), PARTS, 0)[1])
+        each = pixels * len(plan.batches) / len(plan.items)
+        x_ns = self.moved_ns(each * filter_rows(geometry) * run * item, run * item, each)
+        y_ns = self.moved_ns(each * kn * y_item, kn * y_item, each)
+        filters_ns = kn * geometry.C * num_taps(geometry) * item * target.hbm_byte_ns
+        matmuls = [(float(k_tiles), float(columns)) for _, columns in cut(kn, plan.most_k)]
+        array_ns = self.tensor_ns(matmuls, k_tiles, each)
+        read_ns = (kn + k_tiles * each / 2) * target.vector_ns / READERS
+        array_ns, read_ns = blocks * array_ns + self.tensor_ns([], raw), blocks * read_ns + raw * P_MAX / 4
+        return x_ns + array_ns, read_ns, filters_ns + blocks * (x_ns + y_ns)
 
     # ---------------------------------------------------------------------------------------- y as NHWC
 

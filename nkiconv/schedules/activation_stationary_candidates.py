@@ -23,6 +23,7 @@ from .prices import last_store_ns
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
 from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, stored_together
+from .windows import WindowSchedule, WindowSettings, make_windows
 
 #: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
@@ -36,7 +37,7 @@ LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
 WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 6
 
 #: The schedules of this algorithm.
-Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
+Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule | WindowSchedule
 
 
 def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule | None, str]:
@@ -68,6 +69,8 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
         if reason := parts_unsupported(geometry, settings.across):
             return None, reason
         made = make_patches(geometry, options, settings)
+    elif isinstance(settings, WindowSettings):
+        made = make_windows(geometry, options, settings)
     else:
         if reason := together_unsupported(geometry, options, settings):
             return None, reason
@@ -134,6 +137,9 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
     elif kind is PatchSettings:
         tried = values_of(given, "across", parts_of_rows(geometry))
         yield from least((PatchSettings.read(config, across=n) for n in tried), whole)
+    elif kind is WindowSettings:
+        shards = values_of(given, "shard", SHARDS)
+        yield from least((WindowSettings.read(config, shard=shard) for shard in shards), whole)
     else:
         yield from least(pixels_tried(geometry, options, given), whole)
 

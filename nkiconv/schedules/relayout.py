@@ -24,6 +24,7 @@ from .options import Options
 from .patches import is_patches
 from .prices import round_trip_ns, transposed_ns
 from .tiles import P_MAX, PARTS, Part, cut, cut_at, div_ceil
+from .windows import has_windows
 
 #: Algorithms that write NHWC without a copy; those that read it without one, except x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")
@@ -61,7 +62,8 @@ def copies_x(algorithm: str, geometry: Geometry) -> bool:
     own = algorithm in READS_OWN and geometry.hbm_itemsize > 1
     if algorithm == "weight_stationary":  # planes that are channels are loaded row by row; a cast has no buffer
         own = own and geometry.planes.taps == 1 and geometry.itemsize == geometry.hbm_itemsize
-    own = own and not (algorithm == "activation_stationary" and writes_rows(geometry)) and not sorts_x(geometry)
+    own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))
+    own = own and not (sorts_x(geometry) and not (algorithm == "activation_stationary" and has_windows(geometry)))
     return not own and are_side_by_side(geometry) and geometry.x_strides[3] > 1
 
 

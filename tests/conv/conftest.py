@@ -3,7 +3,7 @@
 import pytest
 
 from nkiconv.kernels import conv
-from nkiconv.schedules import depthwise_blocks, m_packing, patches, pixel_tiles, volume_rows
+from nkiconv.schedules import depthwise_blocks, m_packing, patches, pixel_tiles, volume_rows, windows
 from nkiconv.schedules import stacked as k_packing
 from nkiconv.schedules import weight_stationary as blocks
 from nkiconv.simulator import launch
@@ -22,6 +22,7 @@ def _said(algorithm, geometry, options, plan):
             depthwise_blocks.BlockSchedule: depthwise_blocks.block_bytes,
             volume_rows.RowSchedule: volume_rows.row_bytes,
             patches.PatchSchedule: patches.patch_bytes,
+            windows.WindowSchedule: windows.window_bytes,
         }
         return kinds.get(type(plan), pixel_tiles.pixel_bytes)(geometry, plan, options)
     if plan.shift is not None:

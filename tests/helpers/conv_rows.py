@@ -140,6 +140,16 @@ _PIXELS = {
     "gaps and an odd row": (_gaps((3, 3), (2, 2), SAME), {"side": 1}),
 }
 
+_WINDOW = ConvProblem(N=5, C=3, H=40, W=24, K=140, R=8, S=8, stride=(8, 8), layout="NHWC")
+#: Windows of NHWC that do not overlap.
+_WINDOWS = {
+    "images shared": (_WINDOW, {"shard": "images"}),
+    "channels shared": (_WINDOW, {"shard": "channels", "warmup": 0}),
+    "rows of two counts": (_WINDOW.replace(N=1, R=7, S=20, stride=(9, 25), H=70, W=100), {}),
+    "cropped": (_WINDOW.replace(N=2, C=5, K=3, padding=((-3, -5), (-8, 0))), {}),
+    "several banks of a row": (_WINDOW.replace(N=1, C=4, H=4, W=8 * 150, K=530, R=4, stride=(4, 8)), {}),
+}
+
 #: Depthwise, by Toeplitz matrices of all taps; the last seven have zeros between pixels.
 IMAGES = {
     **DEPTHWISE_IMAGES,
@@ -368,6 +378,7 @@ def _table(algorithm, kind, rows):
 EXACT = {
     **_table(GEMM, "implicit_gemm", _GEMM),
     **_table(PIXELS, "pixels", _PIXELS),
+    **_table(PIXELS, "windows", _WINDOWS),
     **_table(PIXELS, "Toeplitz blocks", _DEPTHWISE),
     **_table(K_PACKING, "K packing", _K_PACKING),
     **_table(BLOCKS, "M packing", _M_PACKING),

@@ -13,6 +13,8 @@ all of them see elements of x at the same taps, and zeros at the others, which a
     | NHWC   | x, the window of one tap | c; few: shifts, h, c   | 128 pixels    | k; folded p, k| plain        |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
     |        |                          | each at the next tap   | of rows       |               |              |
+    | windows| x, rows of a channel's | r, s                   | 128 pixels    | k             | plain        |
+    |        | taps, as loaded        |                        |               |               |              |
     | patches| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
     | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
     | wise   |                          |                        |               | blocks of y   |              |
@@ -44,14 +46,22 @@ from ....schedules.depthwise_blocks import BlockSchedule
 from ....schedules.patches import PatchSchedule
 from ....schedules.pixel_tiles import PixelSchedule
 from ....schedules.volume_rows import RowSchedule
+from ....schedules.windows import WindowSchedule
 from ..call import part_of_core
 from .depthwise import BlockCore
 from .patches import PatchCore
 from .pixels import PixelCore
 from .rows import RowCore
+from .windows import WindowCore
 
 #: The loop of each kind of schedule.
-CORES = {PixelSchedule: PixelCore, RowSchedule: RowCore, BlockSchedule: BlockCore, PatchSchedule: PatchCore}
+CORES = {
+    PixelSchedule: PixelCore,
+    RowSchedule: RowCore,
+    BlockSchedule: BlockCore,
+    PatchSchedule: PatchCore,
+    WindowSchedule: WindowCore,
+}
 
 
 def run_activation_stationary(operands, geometry, options, plan):

@@ -1,0 +1,131 @@
+"""Windows of few channels of NHWC that do not overlap, as of a patch embedding: pixels of y arrive on the partitions.
+
+    y[n, p, q, k] = sum over c, r, s of x[n, p * stride + r, q * stride + s, c] * w[k, c, r, s]
+
+A row of a window is one run of S * C elements in HBM, so that each partition loads the window of a pixel, and the
+Tensor Engine transposes it: rows of taps of one channel are a K tile, as filters are stored. Filters are the moving
+operand, and y is stored as other pixels of NHWC.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from .channel_pieces import all_places, own_piece
+from .cuts import Outputs
+from .geometry import Geometry, filter_rows, is_evenly_apart, is_transposed, num_taps, sees_itself, writes_rows
+from .moving_filters import FilterSchedule, way_of
+from .options import Options, keeps_sums, no_prologue, norm_bytes
+from .pixel_tiles import SHARDS, Cut, PixelItem, Source, cut_of, is_padded, source_of
+from .settings import WARM_UPS, Settings, choice, warm_up
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut_into, div_ceil, fits_sbuf
+
+#: The least bytes of a row of a window, and the most channels: others are transposed by DMA, or sorted.
+RUN_BYTES, CHANNELS = 24, 16
+#: Windows in SBUF as loaded, and transposed; cached answers to whether a problem is computed as windows.
+BUFFERS, PLANS_KEPT = 2, 128
+
+
+@dataclass(frozen=True)
+class WindowSettings(Settings):
+    """Settings of windows."""
+
+    algorithm = "activation_stationary of windows"
+    tried = ("shard", "warmup")
+    keeps = "windows of 128 pixels, and filters,"
+    instead = "stacked"
+
+    shard: str = choice("the two cores share channels of y, or pixels (images)", SHARDS, near=("images", "channels"))
+    warmup: int = warm_up(28, near=WARM_UPS)
+
+
+@dataclass(frozen=True)
+class WindowTile:
+    """A K tile: some rows of taps of a channel."""
+
+    c: int
+    r0: int
+    rn: int
+
+
+@dataclass(frozen=True)
+class WindowSchedule(FilterSchedule):
+    """Blocks of at most 128 pixels, each with all K tiles; batches (first, count) of output channels; tiles: those of
+    equally many rows are neighbours."""
+
+    by_rows = False
+
+    source: Source
+    sizes: Cut
+    batches: list[Part]
+    most_k: int
+    items: list[PixelItem]
+    tiles: tuple[WindowTile, ...]
+
+
+def has_windows(geometry: Geometry) -> bool:
+    """Whether windows are computed as above: each of x's elements is in one, and padding in none."""
+    rows, columns, few = geometry.rows, geometry.columns, geometry.groups == 1 and geometry.C <= CHANNELS
+    own = few and is_transposed(geometry) and not writes_rows(geometry) and geometry.itemsize == geometry.hbm_itemsize
+    own = own and geometry.frames is None and geometry.depth is None and geometry.upsample == 1
+    own = own and sees_itself(geometry.planes) and is_evenly_apart(geometry)
+    apart = all(axis.stride >= axis.taps and axis.dilation == axis.lhs_dilation == 1 for axis in (rows, columns))
+    own = own and apart and not (is_padded(rows) or is_padded(columns)) and columns.taps <= P_MAX
+    stored = not geometry.flipped and geometry.packed == 0 and way_of(geometry, False) in ("array", "copy")
+    return own and stored and columns.taps * geometry.C * geometry.itemsize >= RUN_BYTES and fits(geometry)
+
+
+@functools.lru_cache(maxsize=PLANS_KEPT)
+def fits(geometry: Geometry) -> bool:
+    """Whether SBUF has room whatever the options are."""
+    return fits_sbuf(bytes_of(geometry, geometry.K, 4, 4 * BANK_COLUMNS * 8))
+
+
+def windows_unsupported(options: Options) -> str:
+    """Why options cannot be taken; "" if they can."""
+    return no_prologue(options, "windows that do not overlap take none; use stacked")
+
+
+def make_windows(geometry: Geometry, options: Options, settings: WindowSettings) -> WindowSchedule | None:
+    """The WindowSchedule of settings; None if SBUF has no room."""
+    source = source_of(geometry, 1, 1, 1)
+    sizes = cut_of(source, geometry, 1, num_taps(geometry) * geometry.columns.out * P_MAX)
+    by_channels = settings.shard == "channels" and geometry.K > 1
+    batches = cut_into(geometry.K, PARTS if by_channels else 1)
+    images, rows = geometry.planes.out, geometry.rows.out
+    groups = cut_into(images, div_ceil(images, sizes.images))
+    heights = cut_into(rows, div_ceil(rows, sizes.rows))
+    blocks = [Outputs(*z, *p, *q) for z in groups for p in heights for q in sizes.parts]
+    most = cut_into(filter_rows(geometry), div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps))
+    tiles = [WindowTile(c, *rows) for rows in most for c in range(geometry.C)]
+    found = WindowSchedule(
+        k_tiles=[[own_piece(0, geometry.C)]],
+        places=[all_places(geometry)],
+        way=way_of(geometry, False),
+        warmup=settings.warmup,
+        source=source,
+        sizes=sizes,
+        batches=batches,
+        most_k=BANK_COLUMNS,
+        items=[PixelItem(batch, one) for batch in range(len(batches)) for one in blocks],
+        tiles=tuple(sorted(tiles, key=lambda one: -one.rn)),
+    )
+    return found if fits_sbuf(window_bytes(geometry, found, options)) else None
+
+
+def window_bytes(geometry: Geometry, plan: WindowSchedule, options: Options) -> int:
+    """An upper bound of bytes a partition."""
+    epilogue, kn = options.epilogue, max(count for _, count in plan.batches)
+    stored = (4 if keeps_sums(epilogue) else 2) * epilogue.y_itemsize + (2 * 8 if options.residual else 0)
+    biases = (2 * 4 * kn if epilogue.bias else 0) + norm_bytes(epilogue, kn)
+    return bytes_of(geometry, kn, stored, biases)
+
+
+def bytes_of(geometry: Geometry, kn: int, stored: int, biases: int) -> int:
+    """Bytes a partition with so many for each of the kn output channels of a pixel, and for biases."""
+    taps, item = geometry.C * num_taps(geometry), geometry.itemsize
+    k_tiles = geometry.C * div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps)
+    x_bytes = BUFFERS * (taps + k_tiles * P_MAX) * item
+    filters = k_tiles * kn * item + div_ceil(kn, P_MAX) * taps * item
+    return x_bytes + filters + kn * stored + biases + 3 * 4 * BANK_COLUMNS + 2 * P_MAX
