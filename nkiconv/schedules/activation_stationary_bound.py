@@ -92,7 +92,7 @@ class Bound:
         filters are loaded and transposed first."""
         plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
         k_tiles, kn, y_item = len(plan.tiles), plan.batches[0][1], self.options.epilogue.y_itemsize
-        raw = div_ceil(kn, P_MAX) * k_tiles if plan.way == "array" else 0
+        raw = div_ceil(kn, P_MAX) * k_tiles if plan.way != "copy" else 0
         run, pixels = geometry.columns.taps * geometry.C, geometry.planes.out * geometry.rows.out * geometry.columns.out
         blocks = max(1, share(len(plan.items), PARTS, 0)[1])
         each = pixels * len(plan.batches) / len(plan.items)

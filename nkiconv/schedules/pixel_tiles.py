@@ -353,7 +353,7 @@ def packs_filters(geometry: Geometry, source: Source, way: str) -> bool:
     """Whether filters of several slots or shifts are loaded whole, and transposed to all their partitions at once."""
     _, height, width = padded_taps(geometry, source)
     fits = geometry.C * height * width * geometry.itemsize <= RAW_BYTES
-    return way == "array" and source.copies > 1 and fits
+    return way in ("array", "dma") and geometry.packed == 0 and source.copies > 1 and fits
 
 
 def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | None:
@@ -415,7 +415,7 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     filters = ((0 if plan.packs else k_tiles * num_taps(geometry)) + packed) * kn * item
     if plan.packs:
         filters += 4 * geometry.C * math.prod(padded_taps(geometry, plan.source)[1:]) * item
-    if comes_raw(plan.way):
+    if plan.packs or comes_raw(plan.way):
         filters += raw_bytes(geometry, plan)
     stored = 4 if keeps_sums(options.epilogue) else 2
     results = plan.sizes.side * fold * kn * (stored * y_item + (2 * 8 if options.residual else 0))

@@ -72,7 +72,7 @@ def has_windows(geometry: Geometry) -> bool:
     own = own and sees_itself(geometry.planes) and is_evenly_apart(geometry)
     apart = all(axis.stride >= axis.taps and axis.dilation == axis.lhs_dilation == 1 for axis in (rows, columns))
     own = own and apart and not (is_padded(rows) or is_padded(columns)) and columns.taps <= P_MAX
-    stored = not geometry.flipped and geometry.packed == 0 and way_of(geometry, False) in ("array", "copy")
+    stored = geometry.packed == 0 and way_of(geometry, False) != "backwards"
     return own and stored and columns.taps * geometry.C * geometry.itemsize >= RUN_BYTES and fits(geometry)
 
 

@@ -154,6 +154,7 @@ LAID_OUT = {
     "few outputs": ConvProblem(N=1, C=140, H=23, W=18, K=3, R=3, S=3, padding=SAME),
     "depthwise": depthwise(130, N=2, H=12, W=14, R=3, S=3, padding=SAME),
     "small groups": ConvProblem(N=2, C=64, H=9, W=8, K=96, R=3, S=3, groups=16, padding=SAME),
+    "windows": ConvProblem(N=2, C=3, H=24, W=32, K=140, R=8, S=8, stride=(8, 8)),
     "many pixels": ConvProblem(N=1, C=18, H=40, W=150, K=17, R=3, S=2, padding=((1, 1), (0, 1))),
     "more than 128 tiles of pixels": ConvProblem(N=1, C=3, H=131, W=129, K=70, R=1, S=1),
     "one row": ConvProblem(N=2, C=5, W=300, K=33, S=5, padding=((0, 0), (2, 2))),
@@ -190,7 +191,7 @@ LAID = [
 ]
 
 
-@pytest.mark.cover(34)
+@pytest.mark.cover(34, keep=[f"windows-{PIXELS}-{one}-bf16" for one in ("NHWC, RSCK", "NHWC, KRSC")])
 @pytest.mark.parametrize(("name", "algorithm", "layout", "dtype"), LAID)
 def test_layouts(name, algorithm, layout, dtype):
     perms = dict(zip(("in_perm", "kern_perm", "out_perm"), LAYOUTS[layout], strict=True))

@@ -76,6 +76,18 @@ def load_filters(operands, geometry, k, c, block=None, by_input=False, copies=1)
     return tile_sbuf
 
 
+def load_as_stored(operands, geometry, k):
+    """Load all filters of output channels (first, count) with neighbours in HBM, taps or input channels, as neighbours:
+    a view [k, c, r, s]."""
+    by_k, by_c, by_r, by_s = geometry.w_strides
+    if by_c != 1:
+        return load_filters(operands, geometry, k, (0, geometry.C))
+    shape = (k[1], filter_rows(geometry), geometry.columns.taps, geometry.C)
+    tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    load(tile_sbuf, operands.w, pattern_of((by_k, by_r, by_s, by_c), shape), k[0] * by_k)
+    return tile_sbuf.permute((0, 3, 1, 2))
+
+
 def load_depthwise(operands, geometry, c0, cn):
     """Load the filters of channels with outputs of their own into a new tile [c, output, r, s]."""
     each, (by_k, by_c, by_r, by_s) = geometry.K // geometry.C, geometry.w_strides

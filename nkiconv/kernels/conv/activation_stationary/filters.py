@@ -21,7 +21,7 @@ from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced
 from ..._masks import constant
 from ..filter_feed import copy_backwards, transpose_together
-from ..regions import load_filters, load_packed, pattern_of
+from ..regions import load_as_stored, load_filters, load_packed, pattern_of
 
 
 class Filters:
@@ -36,8 +36,9 @@ class Filters:
         self.operands, self.geometry, self.plan, self.ledger = core.operands, core.geometry, core.plan, core.ledger
         self.k0, self.kn, self.ends, self.tiles, self.raws, self.done = k0, kn, [], [], [], 0
         self.loads: list[Any] = []
-        plan, self.is_raw = self.plan, comes_raw(core.plan.way)
+        plan = self.plan
         self.packs = not plan.by_rows and plan.packs
+        self.is_raw = self.packs or comes_raw(plan.way)
         self.folds = not plan.by_rows and plan.source.copies > 1 and not plan.packs
         for pieces, places in zip(plan.k_tiles, plan.places):
             shape = (parts_of(pieces, len(pieces)), len(places), kn)
@@ -68,6 +69,9 @@ class Filters:
         by_k, by_c, by_r, by_s = strides
         (k_tile, *_), block, part = self.loads[self.done + len(self.raws)]
         own, tile_sbuf = self.plan.k_tiles[k_tile][0], self.tiles[k_tile]
+        if self.packs:
+            self.raws.append(load_as_stored(self.operands, geometry, (self.k0 + part[0], part[1])))
+            return
         if self.is_raw:
             k, by_input = (self.k0 + part[0], part[1]), self.plan.way == "backwards"
             self.raws.append(load_filters(self.operands, geometry, k, (own.c0, own.count), block, by_input))

@@ -12,7 +12,7 @@ from ....schedules.tiles import BANK_BYTES, P_MAX, cut, whole_words
 from ..._dma import load
 from ..._warm import warm_up
 from ..filter_feed import transpose_together
-from ..regions import load_filters, offset_at
+from ..regions import load_as_stored, offset_at
 from .pixels import Bank, PixelCore
 
 
@@ -93,8 +93,7 @@ class WindowCore(PixelCore):
                 load(into, self.operands.w, pattern, offset_at(geometry.w_strides, (k0, one.c, one.r0, 0)))
             return
         for part in cut(kn, P_MAX):
-            raw_sbuf = load_filters(self.operands, geometry, (k0 + part[0], part[1]), (0, geometry.C))
-            self.waiting.append((part, raw_sbuf))
+            self.waiting.append((part, load_as_stored(self.operands, geometry, (k0 + part[0], part[1]))))
 
     def transpose_weights(self, end):
         """Transpose filters of output channels before `end` that wait."""
