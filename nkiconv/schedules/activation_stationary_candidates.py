@@ -74,13 +74,15 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     else:
         if reason := together_unsupported(geometry, options, settings):
             return None, reason
-        made, norm = make_pixels(geometry, settings), options.epilogue.norm
-        if made is not None and norm is not None and len(made.batches) > 1:
-            return None, (
-                f"y_norm={norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output channels "
-                f"must be in SBUF together; use shard=images, or normalize y"
-            )
-        made = made if made is not None and fits_sbuf(pixel_bytes(geometry, made, options)) else None
+        made = make_pixels(geometry, settings)
+    norm = options.epilogue.norm
+    if isinstance(made, PixelSchedule | WindowSchedule) and norm is not None and len(made.batches) > 1:
+        return None, (
+            f"y_norm={norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output channels "
+            f"must be in SBUF together; use shard=images, or normalize y"
+        )
+    if isinstance(made, PixelSchedule) and not fits_sbuf(pixel_bytes(geometry, made, options)):
+        made = None
     return made, "" if made is not None else settings.memory_unsupported(geometry)
 
 

@@ -71,7 +71,13 @@ def has_windows(geometry: Geometry) -> bool:
     own = own and geometry.frames is None and geometry.depth is None and geometry.upsample == 1
     own = own and sees_itself(geometry.planes) and is_evenly_apart(geometry)
     apart = all(axis.stride >= axis.taps and axis.dilation == axis.lhs_dilation == 1 for axis in (rows, columns))
-    own = own and apart and not (is_padded(rows) or is_padded(columns)) and columns.taps <= P_MAX
+    own = (
+        own
+        and apart
+        and num_taps(geometry) > 1
+        and not (is_padded(rows) or is_padded(columns))
+        and columns.taps <= P_MAX
+    )
     stored = geometry.packed == 0 and way_of(geometry, False) != "backwards"
     return own and stored and columns.taps * geometry.C * geometry.itemsize >= RUN_BYTES and fits(geometry)
 
