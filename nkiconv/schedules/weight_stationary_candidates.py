@@ -173,7 +173,8 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
         B, D, U, V, G = sizes
         window = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G)))
         products_ns = window * div_ceil(columns.taps, D) * array_ns(U, V, G, way)
-        return ends_ns + max(array_end_ns(target, 0.0, products_ns), loaded_ns(B * D * geometry.C, G), evacuated_ns(U, V))
+        array_done_ns = array_end_ns(target, 0.0, products_ns)
+        return ends_ns + max(array_done_ns, loaded_ns(B * D * geometry.C, G), evacuated_ns(U, V))
 
     return found
 
