@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Elements a partition of one product of x and its gate.
 GATED_ELEMENTS = 1024
+#: Most bytes of an element for which a DMA engine takes many times longer (trn2.toml, dma.tiny_element_bytes).
+TINY_BYTES = 4
 #: Least columns of an image that two cores share.
 COLUMNS_TO_SHARE = 64
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import shown
+from .depthwise import TINY_BYTES
 from .long_kernels import too_many
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut, cut_at, div_ceil, share, some_of
 
@@ -30,6 +31,8 @@ TAPS_MAX = 16
 STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
 #: Bytes a partition of one load of a group's x, about: larger loads keep stores waiting.
 SPAN_BYTES = 4096
+#: How many times as long as a larger element a tiny one takes a DMA engine (trn2.toml, dma.tiny_element_ns).
+TINY_TIMES = 5
 #: Tokens of the first loads of a core, in tiles of 128: work begins when the first load ends.
 FIRST_TILES = (1, 3)
 
@@ -261,6 +264,13 @@ def shared_rows(geometry: SplitGeometry) -> list[tuple[TokenRow, int]]:
     columns = SPAN_BYTES * P_MAX // (BANK_COLUMNS * geometry.itemsize)
     most = max(1, min(P_MAX // T, columns // (T + geometry.S - 1)))
     return [(rows[first], count) for first, count in cut_at(len(rows), most)]
+
+
+def transposes_states(geometry: SplitGeometry, images: int) -> bool:
+    """Whether the states of images that share a load arrive in long runs, to be transposed position by position, and
+    not in an element of HBM for each channel of each image. Few of these take less, unless they are tiny."""
+    size = (geometry.S - 1) * geometry.itemsize
+    return geometry.x_t != 1 and images * (TINY_TIMES if size <= TINY_BYTES else 1) >= size
 
 
 def tokens_unsupported(geometry: SplitGeometry) -> str:

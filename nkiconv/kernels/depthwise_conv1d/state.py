@@ -17,6 +17,7 @@ from itertools import product
 
 from ... import rules
 from ..._nki import nisa, nl
+from ...schedules.depthwise import TINY_BYTES
 from ...schedules.tiles import cut_at, lines_of, share
 from .._arguments import refuse
 from .._dma import copy
@@ -33,8 +34,6 @@ LONG_RUN_BYTES = 512
 #: bytes than its least time for an element (trn2.toml, dma.sure_element_bytes); and bytes loaded of longer rows, which
 #: take that least time (dma.small_element_bytes).
 SHORT_ROW_BYTES, SMALL_BYTES = 256, 64
-#: Most bytes of an element for which a DMA engine takes many times longer (trn2.toml, dma.tiny_element_bytes).
-TINY_BYTES = 4
 #: Least images with which each image has a partition when states of products are stored.
 MANY_IMAGES = 32
 #: Bytes a partition of the tiles of short rows: x, and the state.

@@ -41,7 +41,7 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import chunk_start, gate_of
-from ....schedules.split import build, states_after
+from ....schedules.split import build, states_after, transposes_states
 from ....schedules.tiles import BANK_COLUMNS, cut_at, share, size_of, whole_words
 from ..._dma import load, load_from_rows, load_transposed, store, store_to_rows
 from ..._engines import book_select, book_vector, copy_balanced, new_ledger, pick_sum
@@ -79,7 +79,7 @@ def convolve_heads(operands, geometry, epilogue, eps):
             held[span] = load_span(operands, geometry, span), filters[span.group]
             loaded += 1
         for near in steps[index : index + 2]:
-            finish_gates(held[near.span][0].gates, out.ledger)
+            finish_gates(held[near.span][0].pending, out.ledger)
         run_step(out, geometry, step, *held[step.span])
         if last[step.span] == index:
             del held[step.span]
@@ -100,10 +100,10 @@ def run_step(out, geometry, step, loaded, filters):
 @dataclass
 class HeldSpan:
     """A span in SBUF. x: [partitions, tiles, images, S - 1 + tokens], whose first S - 1 columns are the halo before it;
-    gates: pending products of x; factors: y's, [tokens, channels], by the first tokens of steps."""
+    pending: its halo's transpose and x's products; factors: y's, [tokens, channels], by the first tokens of steps."""
 
     x: Any
-    gates: list
+    pending: list
     factors: dict
 
 
@@ -114,14 +114,18 @@ def load_span(operands, geometry, span):
     first, shape = row.first + span.first - before, (group.runs[0].rows, group.tiles, span.images, halo + span.count)
     sources = {chunk: nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf) for chunk in ("x", *gate)}
     held = HeldSpan(sources["x"], [], {})
+    transposes = before < halo and operands.state != None and transposes_states(geometry, span.images)
+    if transposes:
+        state_sbuf = load_state(operands, geometry, group, row.number, span.images)
+        held.pending.append(TransposedHalo(held.x[:, :, :, 0:halo], group, state_sbuf))
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
-        if before < halo:
-            load_halo(held.x[0 : run.rows, tiles, :, 0 : halo - before], operands, geometry, run, row, before)
+        if before < halo and not transposes:
+            load_halo(held.x[0 : run.rows, tiles, :, 0:halo], operands, geometry, run, row)
         arrived = [tile[0 : run.rows, tiles, :, halo - before : halo + span.count] for tile in sources.values()]
         for chunk, into in zip(sources, arrived, strict=True):
             load_columns(into, operands.x, geometry, run, place_of(geometry, chunk, row, first, run.c0))
-        held.gates += gates_of(arrived, gate == "G")
+        held.pending += gates_of(arrived, gate == "G")
     if "C" in geometry.chunks:
         for begin, count in cut_at(span.images * span.count, nl.tile_size.pmax):
             held.factors[begin] = nl.ndarray((count, group.count), dtype=operands.x.dtype, buffer=nl.sbuf)
@@ -145,19 +149,44 @@ def load_columns(into, x_hbm, geometry, run, offset):
         load_transposed(into, x_hbm, steps, offset, False, None)
 
 
-def load_halo(dst, operands, geometry, run, row, present):
-    """Fill the halo before a row: zeros, or its state without the last `present` elements, which x provides."""
+def load_halo(dst, operands, geometry, run, row):
+    """Fill the halo before a run of channel tiles of a row: zeros, or its state."""
     if operands.state == None:
         nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
         return
     size = geometry.S - 1
     steps = run.row_step * size, run.tile_step * size, geometry.C * size, 1
-    load(
-        dst,
-        operands.state,
-        list(zip(steps, dst.shape, strict=True)),
-        (row.number * geometry.C + run.c0) * size + present,
-    )
+    load(dst, operands.state, list(zip(steps, dst.shape)), (row.number * geometry.C + run.c0) * size)
+
+
+@dataclass
+class TransposedHalo:
+    """A deferred transpose of states [images, channels of a group, S - 1] in SBUF into a halo [channels, tiles, images,
+    S - 1]: loaded so, HBM sees long runs."""
+
+    halo: Any
+    group: Any
+    state: Any
+
+    def finish(self, ledger):
+        """Transpose position by position."""
+        for place in range(self.state.shape[2]):
+            transpose_channels(self.halo[:, :, :, place], self.group, self.state[:, :, place], ledger)
+
+
+def load_state(operands, geometry, group, first, images, slots=None):
+    """Load the states of a group's channels from row `first` on, or of slots by index: [images, channels, S - 1] in
+    SBUF."""
+    size, count = geometry.S - 1, group.count
+    state_sbuf = nl.ndarray((images, count, size), dtype=operands.state.dtype, buffer=nl.sbuf)
+    pattern = [[geometry.C * size, images], [1, count * size]]
+    into = state_sbuf.reshape((images, count * size))
+    if slots is None:
+        load(into, operands.state, pattern, (first * geometry.C + group.c0) * size)
+    else:
+        nisa.memset(dst=into, value=0.0)
+        load_from_rows(into, operands.state, pattern, group.c0 * size, slots)
+    return state_sbuf
 
 
 def load_filters(operands, geometry, group, first, ledger):
@@ -337,18 +366,12 @@ def groups_held(geometry, T):
 
 def load_group(operands, geometry, step, tokens, rows):
     """Start the loads of a group's states and tokens; rows: loaded slots by their first sequence."""
-    group, first, count, size, T = step.span.group, step.span.first + step.first, step.count, geometry.S - 1, tokens[0]
+    group, first, count, T = step.span.group, step.span.first + step.first, step.count, tokens[0]
     if operands.indices != None and first not in rows:
         rows[first] = nl.ndarray((count, 1), dtype=operands.indices.dtype, buffer=nl.sbuf)
         load(rows[first], operands.indices, [[1, count], [1, 1]], first)
-    slots, pattern = rows.get(first), [[geometry.C * size, count], [1, group.count * size]]
-    state_sbuf = nl.ndarray((count, group.count, size), dtype=operands.state.dtype, buffer=nl.sbuf)
-    into = state_sbuf.reshape((count, group.count * size))
-    if slots is None:
-        load(into, operands.state, pattern, (first * geometry.C + group.c0) * size)
-    else:
-        nisa.memset(dst=into, value=0.0)
-        load_from_rows(into, operands.state, pattern, group.c0 * size, slots)
+    slots = rows.get(first)
+    state_sbuf = load_state(operands, geometry, group, first, count, slots)
     # in memory order
     axes = [[geometry.x_c, group.count], [tokens[1], T]]
     by_token = geometry.x_c == 1
@@ -360,17 +383,24 @@ def load_group(operands, geometry, step, tokens, rows):
 
 def transpose_position(held, place, ledger):
     """Transpose a position of the state, or of x after it, into [channels, tiles, sequences] in SBUF."""
-    group, count, size = held.group, held.count, held.state.shape[2]
+    size = held.state.shape[2]
     source, place = (held.state, place) if place < size else (held.x, place - size)
-    shape = (nl.tile_size.pmax, group.tiles, count)
+    shape = (nl.tile_size.pmax, held.group.tiles, held.count)
     found_sbuf = nl.ndarray(shape, dtype=source.dtype, buffer=nl.sbuf)
-    found_psum = nl.ndarray((*shape[:2], whole_words(count, 2)), dtype=source.dtype, buffer=nl.psum)
+    transpose_channels(found_sbuf, held.group, source[:, :, place], ledger)
+    return found_sbuf
+
+
+def transpose_channels(dst, group, source, ledger):
+    """Transpose a group's channels [sequences, channels] into [channels, tiles, sequences] in SBUF, on Tensor."""
+    count = source.shape[0]
+    shape = (nl.tile_size.pmax, group.tiles, whole_words(count, 2))
+    found_psum = nl.ndarray(shape, dtype=source.dtype, buffer=nl.psum)
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
         every = [group.channels(run, tile) for tile in range(tiles.start, tiles.stop)]
-        transpose_into(found_psum[:, tiles], [source[:, channels, place] for channels in every])
-        copy_balanced(found_sbuf[0 : run.rows, tiles, 0:count], found_psum[0 : run.rows, tiles, 0:count], ledger)
-    return found_sbuf
+        transpose_into(found_psum[:, tiles], [source[:, channels] for channels in every])
+        copy_balanced(dst[0 : run.rows, tiles], found_psum[0 : run.rows, tiles, 0:count], ledger)
 
 
 def sum_token(out, held, t, T):
