@@ -6,6 +6,7 @@ order.
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from ...._nki import nisa, nl
@@ -87,17 +88,18 @@ class PixelCore(Core):
 
     def load_out_tile(self, out_tile, start):
         """Load x of an output tile. start: it is the first: the first block's x and the filters of each K tile come
-        first, then the rest."""
-        x_sbuf = self.new_window(out_tile, nisa.engine.vector if start else nisa.engine.gpsimd)
+        first, then the rest; all copies of the first block's x from HBM, as copies in SBUF would wait for it."""
+        direct = start and self.plan.source.copies > 1 and not is_transposed(self.geometry)
+        x_sbuf = self.new_window(out_tile, nisa.engine.vector if start else nisa.engine.gpsimd, direct)
         for index, part in enumerate(load_parts(self.geometry, self.plan, out_tile, start)):
             for k_tile in range(len(self.plan.k_tiles)):
-                self.load_part(out_tile, x_sbuf, k_tile, *part)
+                self.load_part(out_tile, x_sbuf, k_tile, *part, direct and index == 0)
                 if start and index == 0:
                     self.filters.load(k_tile)
         return x_sbuf
 
-    def new_window(self, out_tile, engine):
-        """A window [c, K tile * planes, rows, columns] with only its zeros written."""
+    def new_window(self, out_tile, engine, direct):
+        """A window [c, K tile * planes, rows, columns] with only its zeros written; direct: those of all copies."""
         source, k_tiles = self.plan.source, self.plan.k_tiles
         planes, rows, columns = window_shape(source, out_tile)
         parts = max(k_tile[0].count for k_tile in k_tiles) * source.copies
@@ -108,15 +110,16 @@ class PixelCore(Core):
             clear_window(by_plane, first, end, 0, rows * columns, engine)
         _, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         top, end = 0, rows if w_step == 1 else 0
-        for slot in range(source.step):
+        right = left + wn - ((source.shifts - 1) * source.columns.dilation if direct else 0)
+        for slot in range(source.slots if direct else source.step):
             _, hn, first, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
-        for h0, h1, w0, w1 in around(rows, columns, (top, end, left, left + wn)):
+        for h0, h1, w0, w1 in around(rows, columns, (top, end, left, right)):
             clear_window(x_sbuf, h0, h1, w0, w1, engine)
         return x_sbuf
 
-    def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):
-        """Load a part of a K tile's window: planes, and `count` rows from `start` on."""
+    def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count, direct):
+        """Load a part of a K tile's window: planes, and `count` rows from `start` on; direct: its copies from HBM."""
         source, own = self.plan.source, self.plan.k_tiles[k_tile][0]
         extents = x_sbuf.shape[2:]
         dn = window_of(source.planes, out_tile.zn)
@@ -125,19 +128,22 @@ class PixelCore(Core):
         nn = max(0, min(first_plane + planes, before + num_planes) - n)
         w0, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         alone = x_sbuf.shape[1] == dn and source.slots == 1
-        for slot in range(source.step if wn > 0 and nn > 0 else 0):
+        copies = (source.shifts, source.slots) if direct else (1, source.step)
+        for shift, slot in product(*map(range, copies)):
             h0, hn, top, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
+            moved = shift * source.columns.dilation
+            hidden = max(0, moved - left)
             skip, end = (div_ceil(max(0, place - top), h_step) for place in (start, start + count))
-            hn, part = min(hn, end) - skip, slot * own.count
-            if hn <= 0:
+            hn, part = min(hn, end) - skip, (shift * source.slots + slot) * own.count
+            if hn <= 0 or nn <= 0 or wn <= hidden:
                 continue
-            rows, columns = (top + skip * h_step, hn, h_step), (left, wn, w_step)
+            rows, columns = (top + skip * h_step, hn, h_step), (max(0, left - moved), wn - hidden, w_step)
             dst = spaced(x_sbuf, (part, own.count), (k_tile * dn + n, nn, 1), rows, columns)
             row = (h0 + skip) * source.step + (slot - source.rows.before if source.slots > 1 else 0)
-            first = (own.c0, d0 + n - before, row, w0)
+            first = (own.c0, d0 + n - before, row, w0 + hidden)
             how = {"row_step": source.step, "ledger": self.ledger, "alone": alone, "row": part}
             load_x(dst, self.operands, self.geometry, first, **how)
-        if source.copies > 1:
+        if source.copies > 1 and not direct:
             self.copy_part(x_sbuf, own.count, (first_plane * extents[0] + start, planes * count), start > 0)
 
     def copy_part(self, x_sbuf, channels, part, later):
