@@ -22,7 +22,7 @@ from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, pixe
 from .prices import last_store_ns
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
-from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, stored_together
+from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, num_written, stored_together
 from .windows import WindowSchedule, WindowSettings, make_windows
 
 #: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
@@ -186,13 +186,15 @@ def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[list[RowSe
 
 def _loop(target: Target, geometry: Geometry, options: Options, settings: RowSettings) -> int:
     """Rotations of the circular buffer in the body of a device loop: the most of LOOPS whose steps are equal; 0, no
-    loop, for a short kernel. Longer ones are short if matmuls of a step do not hide its stores, which then wait."""
+    loop, for a short kernel. Longer ones are short if matmuls of a step do not hide its stores, and loads of a
+    residual, which then wait."""
     plan, *looped = (make_rows(geometry, options, replace(settings, loop=loop)) for loop in (0, *LOOPS))
     assert plan is not None  # it has a bound
     bound = Bound(target, geometry, options, plan)
     step_ns = bound.step_ns(plan.items[0])
     store_ns = last_store_ns(target) + target.dma_done_ns
-    hidden = len(stored_together(plan.items[0].zn, geometry.K)) * store_ns <= step_ns
+    transfers = len(stored_together(plan.items[0].zn, geometry.K)) * (num_written(options) + options.residual)
+    hidden = transfers * store_ns <= step_ns
     if geometry.times * bound.ns() <= (LOOP_FROM_NS if hidden else UNROLLED_NS):
         return 0
     return next((one.loop for one in looped if one is not None and one.steps is not None), 0)
