@@ -141,11 +141,6 @@ def double(now: int) -> int:
     return 2 * now
 
 
-def double_up_to(most: int) -> Callable[[int], int]:
-    """Twice a count, at most `most`."""
-    return lambda now: min(most, 2 * now)
-
-
 @dataclass(frozen=True)
 class Settings:
     """All settings of an algorithm: the base of dataclasses whose fields are declared as above."""

@@ -52,7 +52,6 @@ from .settings import (
     count,
     declarations,
     double,
-    double_up_to,
     half,
     setting,
     warm_up,
@@ -116,12 +115,12 @@ class PhasesSettings(Settings):
     """All settings of transposed convolutions."""
 
     algorithm = "weight_stationary of transposed problems"
-    tried = ("y_bytes", "warmup", "shard", "channels")
+    tried = ("y_bytes", "warmup", "shard")
     keeps = "filters of a block of output channels and x of two output tiles"
     instead = "implicit_gemm, or fewer channels"
 
     shard: str = choice("what the two cores share: channels of y, or outputs", SHARDS, near=ALL)
-    channels: int = count("output channels of an M tile", 1, P_MAX, default=P_MAX, near=(half, double_up_to(P_MAX)))
+    channels: int = count("output channels of an M tile", 1, P_MAX, default=P_MAX)
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count(
         "segments of x packed along the partitions; 2 or 4 need 32, 64 or 128 channels", 1, 4, default=1
