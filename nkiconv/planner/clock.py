@@ -28,7 +28,7 @@ from .request import Config
 #: others together, so that most estimates take 50 ms (`make choice`). More for depthwise rows, whose bounds take less
 #: of the host and order candidates less well: with (140, 100) 150 random ones of each of two seeds take 1.010 and 1.004
 #: times as long. ALONE: of a candidate without others, whose trace counts matmuls on zeros alone.
-BUDGET, BUDGET_OF_ROWS, ALONE = (140, 100), (180, 180), 70
+BUDGET, BUDGET_OF_ROWS, ALONE = (140, 100), (140, 160), 70
 #: Phases of the throttle's grid, 0 and 1/2, over whose mean candidates are ranked. On 21 named problems the least of a
 #: search takes at most 1.018 times the least mean over all 8; the least at phase 0 up to 1.37.
 RANKED = 2
