@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .block_axes import BlockAxis, Part, home_element, part_of
@@ -310,26 +310,25 @@ def items_of_groups(geometry: Geometry, axes: tuple[BlockAxis, ...], lanes: int,
         elif n_blocks < M:
             n_blocks += 1
     whole = part_of(columns, 0, 0, J)
+    of_planes = cache(partial(part_of, planes))
+    of_rows_at = cache(partial(part_of, rows, 0, whole=True))
+
+    def lanes_of(own: list[tuple[int, tuple[int, int]]], zn: int) -> Lanes:
+        """Lanes of (first block of planes, blocks of rows), with `zn` blocks of planes each."""
+        return tuple((of_planes(*divmod(z, planes.blocks), zn), of_rows_at(*m), whole) for z, m in own)
+
     for z0, zn in cut_planes(total, planes.images, n_images):
         for m0, mn in cut_into(M, n_blocks):
             if of_rows:
                 own = [(z0, (m0 + m, n)) for m, n in cut_into(mn, min(mn, lanes))]
-                yield _lanes(planes, rows, whole, own, 1)
+                yield lanes_of(own, 1)
                 continue
             each = zn // lanes
             if each > 0:
-                yield _lanes(planes, rows, whole, [(z0 + lane * each, (m0, mn)) for lane in range(lanes)], each)
+                yield lanes_of([(z0 + lane * each, (m0, mn)) for lane in range(lanes)], each)
             if zn > each * lanes:
                 own = [(z, (m0, mn)) for z in range(z0 + each * lanes, z0 + zn)]
-                yield _lanes(planes, rows, whole, own, 1)
-
-
-def _lanes(planes: BlockAxis, rows: BlockAxis, columns: Part, own: list[tuple[int, tuple[int, int]]], zn: int) -> Lanes:
-    """Lanes of (first block of planes, blocks of rows), with `zn` blocks of planes each."""
-    return tuple(
-        (part_of(planes, z // planes.blocks, z % planes.blocks, zn), part_of(rows, 0, *m, whole=True), columns)
-        for z, m in own
-    )
+                yield lanes_of(own, 1)
 
 
 def items_of_phases(axes: tuple[BlockAxis, ...], sizes: Sequence[int], segments: Sequence[int]) -> Iterator[Lanes]:

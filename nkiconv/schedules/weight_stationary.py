@@ -353,6 +353,7 @@ def _axes(
     return planes, rows, columns
 
 
+@functools.lru_cache(maxsize=16)
 def _sweeps(geometry: Geometry, axes: tuple[BlockAxis, ...], packs: bool) -> tuple[Sweep, ...]:
     planes, rows, columns = ([{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes)
     # places of stationaries along each axis; all sweeps of groups share them, plane by plane of taps
