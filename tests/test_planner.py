@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import functools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,6 +55,29 @@ def test_an_extrapolated_time_is_scaled_down_to_the_work_of_the_busiest_engine_a
     monkeypatch.setattr(times, "whole", lambda _: dataclasses.replace(one, us=20.0, extrapolated_from=None))
     times.time_whole(one)
     assert (times.found[one.key].us, times.found[other.key].us) == (20.0, 80.0)
+
+
+def test_parts_are_doubled_until_the_times_of_units_are_alike(monkeypatch):
+    """The first 8 images take twice as long each as others: the line through 4 and 8 would say so of all."""
+    problem = SMALL.replace(N=512)
+    times = search.Search(Request(problem=problem), False, lambda *_: None).times
+    monkeypatch.setattr(times, "copy_floor_us", 0.0)
+
+    def traced(_candidate, _most, reduction, units):
+        us = 100.0 + units + min(units, 8)
+        asked = Request(problem=reduction.of(units))
+        return SimpleNamespace(
+            us=us,
+            least_us=us / 2,
+            cores_us=(us / 2, us / 2),
+            instructions=100 * units,
+            compiled=100 * units,
+            request=asked,
+        )
+
+    monkeypatch.setattr(times, "_traced", traced)
+    monkeypatch.setattr(times, "most", (14_000, 1_500))
+    assert times._by_parts(Candidate("mixed", None)).us == pytest.approx(100 + 512 + 8)
 
 
 @pytest.mark.slow

@@ -30,6 +30,8 @@ CLOSE = 1.04
 AT_FLOOR = 1.002
 #: Largest ratio of cores' shares of a part to even shares at which times are extrapolated along a line.
 EVEN = 1.25
+#: Largest ratio of a unit's times by two pairs of parts on one line: the first units of a kernel take longer.
+STRAIGHT = 1.05
 #: Most instructions of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB).
 VERIFIED_INSTRUCTIONS = 100_000
 #: Most instructions of the kernel of an estimate, and of a part of it, in a quick plan: some 3 s.
@@ -162,21 +164,24 @@ class Timekeeper:
     def _by_parts(self, candidate: Candidate) -> Trial | None:
         """The trial of a kernel that is too long, from parts; None if parts are too long or do not run.
 
-        Parts have up to `SLICE_INSTRUCTIONS`, or as many as a whole kernel if smaller parts are not steady.
+        Parts are doubled to `SLICE_INSTRUCTIONS`, and on until two pairs are on one line or have as many as a whole
+        kernel.
         """
         for reduction in reductions(self.request.problem, self.request.asked):
             found: tuple[Parts, Traced, Traced] | None = None
-            units = reduction.least
+            units, last_us = reduction.least, 0.0
             with suppress(TraceLimitError):
                 while units * SPARE <= reduction.all_units:
                     was_steady = found is not None and found[0].steady
-                    most = self.most[1] if was_steady else max(self.most)
-                    pair = self._pair(candidate, reduction, units, most, found and found[2])
+                    pair = self._pair(candidate, reduction, units, max(self.most), found and found[2])
                     steady = pair is not None and _is_steady(*pair)
                     if pair is None or (was_steady and not steady):
                         break
-                    found, units = (Parts(reduction, units, steady), *pair), 2 * units
-                    if steady and 2 * pair[1].instructions > self.most[1]:
+                    each_us = _each_us(reduction, *pair)
+                    is_straight = was_steady and max(each_us, last_us) <= STRAIGHT * min(each_us, last_us)
+                    found = Parts(reduction, units // 2 if is_straight else units, steady), *pair
+                    units, last_us = 2 * units, each_us
+                    if is_straight and 2 * pair[1].instructions > self.most[1]:
                         break
             trial = found and self._extrapolated(candidate, *found)
             if found and trial:
@@ -315,6 +320,12 @@ class Timekeeper:
     def completed(self, candidate: Candidate) -> Config:
         """All settings of a candidate, as in the kernel's launch."""
         return self.field.operation.complete(candidate.algorithm, self.field.shape, candidate.config)
+
+
+def _each_us(reduction: Reduction, small: Traced, large: Traced) -> float:
+    """us of a unit on the line through the times of two parts."""
+    more = reduction.units(large.request.problem) - reduction.units(small.request.problem)
+    return (large.us - small.us) / more
 
 
 def _is_steady(small: Traced, large: Traced) -> bool:
