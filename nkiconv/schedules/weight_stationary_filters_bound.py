@@ -62,9 +62,13 @@ def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
 
 def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     """w is loaded, reversed, stored to HBM, and loaded among zeros by a DMA for each run of taps of each row of x."""
-    triggers = stack.kn * len(runs_of(geometry.rows)) * target.static_issue_ns
+    runs = runs_of(geometry.rows)
+    triggers = stack.kn * len(runs) * target.static_issue_ns
     zeros = stack.together * tile_bytes(geometry, stack.kn) / 4 * target.vector_memset_ns
-    return Filters(0.0, issued=triggers / stack.together, waits=round_trip_ns(target) + zeros + triggers)
+    run = sum(count for *_, count in runs) / len(runs) * geometry.columns.taps
+    moved = dma_ns(target, stack.parts, stack.parts, run * geometry.planes.taps, run, geometry.hbm_itemsize)
+    waits = round_trip_ns(target) + zeros + max(triggers, stack.together * moved)
+    return Filters(moved, issued=triggers / stack.together, waits=waits)
 
 
 def _packed(target: Target, geometry: Geometry, schedule: Schedule, shift: Shift) -> Filters:
