@@ -60,6 +60,7 @@ from .tiles import (
     PARTS,
     PSUM_BANKS,
     SBUF_BYTES,
+    STEP_MAX,
     Part,
     cut,
     cut_at,
@@ -157,6 +158,12 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
                 f"{sum_banks(plan.transposes is not None)} banks need all {tiles} tiles of blocks at once; use as "
                 f"many, or fewer outputs and inputs"
             )
+    if (step := _longest_step(plan)) > STEP_MAX:
+        return (
+            f"rhs_dilation={(geometry.rows.dilation, geometry.columns.dilation)}, config columns={settings.columns}, "
+            f"channels={settings.channels}: taps are {step} elements apart in SBUF, a matmul reads at most {STEP_MAX} "
+            f"apart; use fewer channels or smaller blocks"
+        )
     every = {region for one in plan.passes for tile in one.tiles for region in tile}
     extents = (geometry.rows.out, settings.rows), (geometry.columns.out, settings.columns)
     if plan.transposes is not None and settings.pixels == GY_TRANSPOSED:
@@ -172,6 +179,19 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
         f"gradient needs {needed} bytes per partition of SBUF for its blocks, there are {SBUF_BYTES}; use smaller "
         f"blocks, fewer banks or fewer channels"
     )
+
+
+def _longest_step(plan: BlocksSchedule) -> int:
+    """The most elements from one tap or channel of a tile of x to the next."""
+    (rows, columns, channels), geometry = plan.x, plan.geometry
+    steps = columns, 1, rows * columns
+    if geometry.x_strides[0] == 1:
+        steps = columns * channels, channels, 1
+    row, column = (
+        axis.dilation * step if axis.taps > 1 else 0
+        for axis, step in zip((geometry.rows, geometry.columns), steps, strict=False)
+    )
+    return max(row, column, steps[2])
 
 
 def _scheduled(

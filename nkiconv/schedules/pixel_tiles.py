@@ -17,14 +17,25 @@ from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .moving_filters import RAW_BYTES, FilterSchedule, comes_raw, raw_bytes, way_of
 from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, Part, cut, cut_into, div_ceil, fits_sbuf, share, some_of
+from .tiles import (
+    BANK_COLUMNS,
+    P_MAX,
+    PARTS,
+    QUADRANT,
+    STEP_MAX,
+    Part,
+    cut,
+    cut_into,
+    div_ceil,
+    fits_sbuf,
+    share,
+    some_of,
+)
 
 #: Bytes a partition of x of an output tile, two of which are loaded at once, and of filters of a weight-resident group.
 X_BYTES, FILTER_BYTES = 32_768, 118_784
 #: Bytes a partition of one load of a later output tile, if it has as many.
 LOAD_BYTES = 8192
-#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
-STEP_MAX = 32_767
 
 SHARDS = ("channels", "images")
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ..simulator.hardware import AXIS_SIZE_MAX, PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from ..simulator.hardware import AXIS_SIZE_MAX, AXIS_STRIDE_MAX, PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 
 #: Parts that work is cut into first: the cores of an LNC2 launch, on one core too, so that bits agree.
 PARTS = 2
@@ -22,8 +22,8 @@ WORD_BYTES = 4
 QUADRANT = 32
 #: Partitions, and bytes of SBUF of each for a kernel (nl.tile_size.pmax, total_available_sbuf_size).
 P_MAX, SBUF_BYTES = PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-#: Elements of an axis of one instruction.
-AXIS_MAX = AXIS_SIZE_MAX
+#: Elements of an axis of one instruction, and from one to the next on chip, at most (rules NKI053).
+AXIS_MAX, STEP_MAX = AXIS_SIZE_MAX, AXIS_STRIDE_MAX
 
 Thing = TypeVar("Thing")
 #: (first, count)

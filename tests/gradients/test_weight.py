@@ -91,6 +91,16 @@ def test_a_pass_has_as_many_groups_as_fit():
     np.testing.assert_array_equal(dw, np.stack([(one * gy).sum(axis=(0, 2)) for one in taps], axis=1)[:, None])
 
 
+def test_rows_of_taps_too_far_apart_in_sbuf_are_refused():
+    """Of 12 * 30 columns of 102 channels; estimates chose them for 256 channels of DeepLab's 65 x 65."""
+    x, gy = (np.ones((1, channels, 40, 40), ml_dtypes.bfloat16) for channels in (102, 8))
+    config = (("rows", 1), ("columns", 6), ("channels", 51), ("outputs", 1), ("inputs", 2), ("pixels", 2))
+    given = {"dilation": 12, "padding": 12, "algorithm": "blocks"}
+    with pytest.raises(nkiconv.UnsupportedError, match="36720 elements apart in SBUF"):
+        nkiconv.conv2d_weight(x, (8, 102, 3, 3), gy, **given, config=config)
+    assert nkiconv.conv2d_weight(x, (8, 102, 3, 3), gy, **given).shape == (8, 102, 3, 3)
+
+
 @pytest.mark.parametrize(("chain", "lost"), [(4, 4), (4096, 64)])
 def test_long_sums_lose_little(monkeypatch, chain, lost):
     """Of ones, with a block a row: those of the chain of a large one in front are lost, of others none is."""
