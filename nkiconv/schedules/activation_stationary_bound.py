@@ -69,7 +69,8 @@ class Bound:
     # ---------------------------------------------------------------------------------------- patches
 
     def patches(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine and of evacuation, which wait for the first filters and x, and of DMA."""
+        """ns of the Tensor Engine and of evacuation, which wait for the first filters and x, of DMA, and of triggers of
+        DMA transposes, which one queue issues."""
         plan, geometry, target, item = self.plan, self.geometry, self.target, self.geometry.hbm_itemsize
         S, y_item, first = geometry.columns.taps, self.options.epilogue.y_itemsize, plan.items[0]
         taps, rows, wide = first.r[1] * S, first.n[1] * first.i[1], plan.side * S
@@ -83,7 +84,9 @@ class Bound:
         y_ns = self.moved_ns(parts * geometry.K * first.r[1] * wide * y_item, run, parts)
         read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / READERS
         tiles, first_ns = max(1, share(len(plan.items), PARTS, 0)[1]), filters_ns + x_ns + y_ns
-        return first_ns + tiles * array_ns, first_ns + tiles * read_ns, filters_ns + tiles * (x_ns + y_ns) + array_ns
+        triggers_ns = tiles * len(plan.k_tiles) * target.hwdge_again_ns if is_transposed(geometry) else 0.0
+        sums_ns = first_ns + tiles * array_ns, first_ns + tiles * read_ns
+        return *sums_ns, filters_ns + tiles * (x_ns + y_ns) + array_ns, filters_ns + triggers_ns + array_ns
 
     # ---------------------------------------------------------------------------------------- windows
 
