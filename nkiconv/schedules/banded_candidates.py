@@ -56,9 +56,8 @@ EDGE = 4
 BUFFERS, BUFFER_GROUPS, BUFFERED_NS = 4, 8, 2500.0
 #: Bytes a partition of all band buffers together; twice as many if the bands of one group are large.
 BAND_BYTES = 65536
-#: Ratio of a group's time on the Tensor Engine to the issue time of its DMAs below which bands come from a copy in HBM.
-#: Above it one DMA a channel loads a group's bands, which is cheaper for the DMA engines.
-SCRATCH_BELOW = 1.5
+#: Most of a group's time on the Tensor Engine that the load of its bands takes, as more of them share a DMA.
+BANDS_SHARE = 0.5
 #: Starts (sizes and a shard) whose other settings are tried, and the largest ratio of their bound to the least; the
 #: settings that keep a start's values, as the bound does not rank them.
 REFINED, NEAR = 3, 1.3
@@ -123,7 +122,7 @@ def ns_of(geometry: RowGeometry, options: Options, settings: BandedSettings, tar
 
 
 def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> list[tuple[tuple[str, Any], ...]]:
-    """Configs that differ from these settings in one setting."""
+    """Configs that differ from these settings in one setting, or in how the channels of a DMA are groups'."""
     blocks, sizes = build(geometry, options, now), sorted({*blocks_of(geometry.stride), now.block})
     place, groups = sizes.index(now.block), part_most(blocks.num_groups, now.shard == "channels")
     even = (div_ceil(groups, tiles) for tiles in range(1, 5))
@@ -139,7 +138,10 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
         "shard": shards_of(geometry),
         **({} if geometry.N > 1 else {"images": []}),
     }
-    return BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
+    shares = (2 * blocks.joined, div_ceil(blocks.buffer_groups, 2)), (blocks.joined // 2, 2 * blocks.buffer_groups)
+    found: list[tuple[tuple[str, Any], ...]]
+    found = [replace(now, joined=joined, buffer_groups=some).pairs for joined, some in shares if joined > 0]
+    return found + BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
 
 
 #: Settings of the smallest tiles and buffers.
@@ -188,9 +190,10 @@ def filled(
 
     bands_ns = core_groups * div_ceil(geometry.N, images) * group_ns
     warmup = WARM_UP if bands_ns > WARM_UP_NS else 0
-    scratch = given.get("scratch", group_ns < SCRATCH_BELOW * per_group * target.static_issue_ns)
     band_bytes = per_group * num_taps * block * item
-    buffers = BUFFERS + (bands_ns > STREAMED_NS or not scratch)
+    joined = 1
+    while 2 * joined <= per_group and _bands_ns(target, 2 * joined, num_taps * block * item) < BANDS_SHARE * group_ns:
+        joined *= 2
     lasting = min(BUFFER_GROUPS, int(BUFFERED_NS / (BUFFERS * group_ns)) + 1)
     found = BandedSettings(
         block=block,
@@ -198,8 +201,8 @@ def filled(
         groups=groups,
         images=images,
         buffer_groups=min(groups, max(1, min(lasting, BAND_BYTES // (band_bytes * BUFFERS)))),
-        buffers=max(1, min(buffers, 2 * BAND_BYTES // band_bytes)),
-        scratch=scratch,
+        buffers=max(1, min(BUFFERS + 1, 2 * BAND_BYTES // band_bytes)),
+        joined=joined,
         edge=EDGE if div_ceil(core_groups, groups) > 2 and not x_stationary else 0,
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
@@ -249,19 +252,22 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     size, channels = blocks.num_taps * blocks.block, min(blocks.per_group, geometry.C)
     there_ns = target.first_packet_ns + target.dma_end_ns + target.dma_done_ns
     stage_ns = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns
-    run_ns = target.rows_an_engine * target.run_ns(size * item)
-    triggers_ns = channels * (1 if settings.scratch else blocks.buffer_groups) * target.static_issue_ns
+    run_ns, a_row = _bands_ns(target, blocks.joined, size * item), blocks.buffer_groups * blocks.joined
+    triggers_ns = div_ceil(channels, blocks.joined) * target.static_issue_ns
     # zeros of band buffers, two of three by Vector; and the filters
-    zeros_ns = blocks.per_group * size * item / 4 * target.vector_memset_ns * 2 / 3 if blocks.per_group > 1 else 0.0
+    zeros_ns = blocks.per_group * size * item / 4 * target.vector_memset_ns * 2 / 3
+    zeros_ns *= blocks.per_group > blocks.joined
     all_zeros_ns = zeros_ns * min(settings.buffers * blocks.buffer_groups, groups)
-    filters_ns = target.rows_an_engine * target.row_ns(geometry.S, geometry.w_s, item)
+    gaps_ns = a_row * (blocks.pitch - geometry.S) * item / 4 * target.vector_memset_ns * 2 / 3
+    z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), a_row)
+    filters_ns = a_row * min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
     rows_first = tiles[0][0].chunks_in * tiles[0][0].rows < ROWS_FIRST
     rows_ns = there_ns + target.static_issue_ns + first.load + (0.0 if rows_first else filters_ns)
     taps_ns = there_ns + target.static_issue_ns + filters_ns + (first.load if rows_first else 0.0)
-    x_ns = (
-        max(rows_ns, min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups)) + first.rows_in + first.read_in + stage_ns
-    )
-    bands_ns = max(taps_ns, zeros_ns * blocks.buffer_groups) + there_ns + channels * target.static_issue_ns + run_ns
+    x_ns = max(rows_ns, gaps_ns + min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups))
+    x_ns += first.rows_in + first.read_in + stage_ns
+    bands_ns = max(taps_ns, gaps_ns + zeros_ns * blocks.buffer_groups) + there_ns + triggers_ns
+    bands_ns += run_ns * blocks.buffer_groups
     # rows of the second tile are transposed from the first group on
     second_ns = rows_ns + works[1].load + run_ns if len(works) > 1 else 0.0
     start_ns = max(x_ns, bands_ns, second_ns)
@@ -273,8 +279,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     read_ns = max(all_zeros_ns, vector_ns * total.scalar / (vector_ns + total.scalar))
     if options.epilogue.activation:
         read_ns = max(read_ns, total.scalar)
-    loads = div_ceil(part_most(geometry.C, settings.shard == "channels"), PARTITIONS)
-    moved_ns = total.load + total.store + total.bands + loads * filters_ns
+    moved_ns = total.load + total.store + total.bands + div_ceil(z_rows, PARTITIONS) * filters_ns
     cycle_ns = there_ns + target.hop_dma_ns + run_ns * blocks.buffer_groups + triggers_ns
     others = (
         read_ns - first.read_in - last.read_out,
@@ -291,6 +296,11 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
         work_ns = array_end_ns(target, start_ns, work_ns) - start_ns
     busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
     return start_ns + busy_ns + end_ns
+
+
+def _bands_ns(target: Target, joined: int, num_bytes: int) -> float:
+    """A DMA engine's ns for a group's bands, of so many bytes each, of which one DMA loads `joined` side by side."""
+    return target.rows_an_engine * target.run_ns(joined * num_bytes)
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
@@ -357,7 +367,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     run_out = max(1, min(run_out, geometry.Q))
     row_ns, num_bytes = channels * target.row_ns(run_in, geometry.x_w, item), rows * channels * run_in * item
     y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
-    triggers = channels * (div_ceil(tile.gn, blocks.buffer_groups) if settings.scratch else tile.gn)
+    triggers = div_ceil(channels, blocks.joined) * div_ceil(tile.gn, blocks.buffer_groups)
     triggers += 2 * tile.chunks_in if is_ragged(blocks, tile) else 1 + 2 * (tile.chunks_in > 1)
     return _Work(
         rows_in=rows_in,
@@ -373,6 +383,6 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         scalar=(x + sums + y) * target.scalar_ns + x * arrival_ns(geometry, target) + reads * target.scalar_fixed_ns,
         load=inputs_of(geometry) * rows_ns(target, rows, row_ns, num_bytes) if tile.datan else 0.0,
         store=rows_ns(target, out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize),
-        bands=tile.gn * target.rows_an_engine * target.run_ns(size * item),
+        bands=tile.gn * _bands_ns(target, blocks.joined, size * item),
         triggers=triggers * target.static_issue_ns,
     )

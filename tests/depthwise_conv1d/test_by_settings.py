@@ -54,22 +54,28 @@ BLOCKS = {
 BAND_SETTINGS = {
     "odd channels, causal": [
         (("block", 16), ("groups", 1)), (("block", 8), ("groups", 3), ("edge", 1)),
-        (("block", 16), ("shard", "columns")),
+        (("block", 16), ("shard", "columns"), ("joined", 4), ("buffer_groups", 3)),
     ],
     "images share matmuls": [
         (("block", 32), ("shard", "batch"), ("images", 1)), (("block", 16), ("buffers", 1), ("buffer_groups", 1)),
     ],
     "channels of several tiles": [
-        (("block", 16), ("buffers", 3), ("buffer_groups", 5), ("scratch", True)),
-        (("block", 16), ("scratch", False), ("warmup", 0), ("rewarm", 0)), (("block", 64), ("streamed", 128)),
+        (("block", 16), ("buffers", 3), ("buffer_groups", 5), ("joined", 4)),
+        (("block", 16), ("joined", 1), ("warmup", 0), ("rewarm", 0)), (("block", 64), ("streamed", 128)),
     ],
 }  # fmt: skip
-#: Filters without a copy in HBM: a core's second image begins again at the first channels after the last ones, of which
-#: there are few; images once more; bands of 320 channels at once.
-NO_SCRATCH = [
+#: Filters again: a core's second image begins again at the first channels after the last ones, which are few;
+#: images once more; bands of 320 channels at once.
+FILTERS_AGAIN = [
     (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
-    (Row("images once more", 2, 672, 9, 3), (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2))),
-    (Row("bands of 320 channels at once", 1, 700, 8, 3), (("block", 2), ("buffer_groups", 5), ("groups", 8))),
+    (
+        Row("images once more", 2, 672, 9, 3),
+        (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2), ("joined", 3)),
+    ),
+    (
+        Row("bands of 320 channels at once", 1, 700, 8, 3),
+        (("block", 2), ("buffer_groups", 5), ("groups", 8), ("joined", 1)),
+    ),
 ]
 DOT = [
     #   why                               N    C     W     S  stride  pad        dil
@@ -165,7 +171,7 @@ def _rows():
         for why, several in table.items():
             configs = [(("block", one),) if isinstance(one, int) else one for one in several]
             yield from (("banded", row_of(BANDED, why), config) for config in configs)
-    yield from (("banded", one, (("scratch", False), *config)) for one, config in NO_SCRATCH)
+    yield from (("banded", one, config) for one, config in FILTERS_AGAIN)
     yield from (("dot", one, None) for one in DOT)
     of_dot = (row_of(DOT, why) for why in ("four lags", "stride", "images share filters", "two chunks of taps"))
     yield from (("dot", one, config) for one, config in zip(of_dot, DOT_SETTINGS, strict=True))
@@ -261,6 +267,14 @@ def test_all_digits_of_a_bias_are_added_where_x_is_stationary():
     bf16 = {"x": x.astype(DTYPES["bf16"]), "w": w.astype(DTYPES["bf16"])}
     y = depthwise_conv1d(**bf16, bias=bias, out_dtype="fp32", algorithm="banded", config=ROWWISE)
     assert (y == bias[:, None]).all()
+
+
+def test_one_dma_loads_bands_of_several_channels_and_groups():
+    """Four groups of 8 channels: 4 channels of two groups each."""
+    config = (("block", 16), ("shard", "channels"), ("groups", 4), ("buffer_groups", 2), ("joined", 4))
+    found = trace(Row("four groups", 1, 32, 600, 64).problem("bf16"), "banded", lnc=1, config=config).instructions
+    copies = [(*one.reads, *one.writes) for one in found if one.op == "dma_copy"]
+    assert sum(all(side.info.on_chip for side in sides) for sides in copies) == 32 // (4 * 2)
 
 
 def test_any_layout_with_x_stationary():
@@ -401,7 +415,7 @@ def settings_of(algorithm, S):
         "banded": {"block": st.one_of(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128]), st.integers(1, 128)),
          "shard": shards, "groups": st.integers(1, 40), "images": few, "buffers": st.integers(1, 16),
          "buffer_groups": few, "warmup": st.integers(0, 8), "edge": st.integers(0, 9), "streamed": st.integers(1, 12),
-         "scratch": st.booleans(), "rewarm": st.integers(0, 8), "x_stationary": st.booleans()},
+         "joined": st.integers(1, 16), "rewarm": st.integers(0, 8), "x_stationary": st.booleans()},
         "dot": {"block": st.sampled_from([1, 2, 4, 8, 16]), "slots": st.integers(1, 70), "warmup": few},
         "update": {"engine": st.sampled_from(["tensor", "vector"]), "vector_reads": st.integers(0, 4),
          "channels": st.integers(1, 128), "groups": st.integers(1, 16), "warmup": few},

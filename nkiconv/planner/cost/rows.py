@@ -89,7 +89,7 @@ class Banded(RowsAlgorithm):
     def _same(self, shape: Shape, settings: BandedSettings) -> Any:
         """The part of the schedule of settings by which they differ."""
         blocks = self.rows.build(shape.geometry, shape.options, settings)
-        names = (*vars(blocks), "scratch", "buffers", "streamed")
+        names = (*vars(blocks), "buffers", "streamed")
         return tuple(getattr(blocks, name, getattr(settings, name, None)) for name in names if name != "settings")
 
 

@@ -6,102 +6,139 @@ With the outputs of a block in reverse order (o' = Bo - 1 - o), row i of channel
 
 so the bands of all k lie in one row of (num_taps B) elements that starts at element i of z: an access pattern of
 overlapping windows. A buffer holds the bands of several groups, each block-diagonal over the channels of the group,
-[(a, i), group, a', v]; elements off the diagonal are zeroed once and never written again.
+[(a, i), group, a', v]; most elements off the diagonal are zeroed once and never written again.
 
 With flipped=True w[a, S - 1 - s] stands for w[a, s]: z = num_taps B - S zeros, w[a], zeros, as stored; row i starts at
 element B - 1 - i: z's offset falls with the partition, outputs are in order, and the last k comes first.
 
-z is made in SBUF and, for all but the first groups, read from a copy in HBM: a DMA from SBUF has partitions, which are
-channels, as its outermost dim, so it serves only one channel, while one from HBM serves channel a of every group of a
-buffer. The first groups do not wait for the copy.
+z is made in SBUF. A DMA from there has partitions as its outermost dim, and so reads one: a row of z has some channels
+(`joined`) of all groups of a buffer, whose bands are one DMA. Each of these channels is followed by zeros of one band
+less than there are channels, so that a window that starts a band earlier for each channel before has the band on the
+diagonal and zeros beside it.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.tiles import div_ceil
+from ....schedules.tiles import div_ceil, whole_words
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 
-#: First band buffers, whose bands do not wait for the filters' copy in HBM.
-SOON = 1
+#: Words of zeros in a row of z above which Vector takes a share of GpSimd's.
+SHARED = 256
 #: Parts of bf16 that hold all bits of a bias in fp32.
 BIAS_PARTS = 3
 
 
 @dataclass
 class Filters:
-    """Zero-padded filters of a core's channels c0 .. c0+cn-1."""
+    """Zero-padded filters of a core's groups from g0 on, up to channel `end`."""
 
-    #: [channels, width] in SBUF of each 128 channels, by the number of these
-    tiles: dict
-    #: [channels, width] in HBM, or None
-    scratch: object
-    c0: int
-    cn: int
-    width: int
+    g0: int
+    end: int
+    #: the tile of z in SBUF, [row, group, channel, pitch], and its index
+    z: object = None
+    tile: int = -1
 
 
-def start_filters(run, c0, cn):
-    """The Filters of channels c0 .. c0+cn-1, with an empty copy of z in HBM if bands are loaded from there."""
-    blocks, scratch_hbm = run.blocks, None
-    width = (blocks.num_taps + 1) * blocks.block
-    if blocks.settings.scratch:
-        scratch_hbm = nl.ndarray((cn, width), dtype=run.tensors.w.dtype, buffer=nl.private_hbm)
-    run.filters = Filters({}, scratch_hbm, c0, cn, width)
+def place_of(run, group):
+    """(tile, first row, index in a row) of a group in z, whose rows have as many as a band buffer."""
+    blocks = run.blocks
+    rows, (row, index) = blocks.per_group // blocks.joined, divmod(group - run.filters.g0, blocks.buffer_groups)
+    tile, row = divmod(row, nl.tile_size.pmax // rows)
+    return tile, row * rows, index
 
 
-def ensure_filters(run, c0, cn):
-    """Load z of channels c0 .. c0+cn-1 if it is not in SBUF, 128 channels at a time, so that all DMA engines work.
-    Without a copy in HBM earlier channels are dropped."""
-    filters, most = run.filters, nl.tile_size.pmax
-    first, last = (c0 - filters.c0) // most, (c0 + cn - 1 - filters.c0) // most
-    for index in range(first, last + 1):
-        if index not in filters.tiles:
-            kept = filters.tiles.items()
-            filters.tiles = {one: z for one, z in kept if filters.scratch is not None or first <= one <= last}
-            filters.tiles[index] = load_banded_filters(run, index * most)
+def band_queue(run):
+    """Contents of band buffers in order of use, [first group, groups]: neighbours in a row of z."""
+    queue = []
+    for tile in run.tiles:
+        for group in range(tile.g0, tile.g0 + tile.gn):
+            if queue and group == sum(queue[-1]) and place_of(run, group)[2] > 0:
+                queue[-1][1] += 1
+            else:
+                queue.append([group, 1])
+    return queue
 
 
-def load_banded_filters(run, row0):
-    """z of up to 128 channels in SBUF: the filters, zeros before and after; and the copy in HBM."""
-    geometry, filters, blocks, w = run.geometry, run.filters, run.blocks, run.tensors.w
-    rows = min(nl.tile_size.pmax, filters.cn - row0)
-    z_sbuf = nl.ndarray((rows, filters.width), dtype=w.dtype, buffer=nl.sbuf)
-    front = blocks.num_taps * blocks.block - geometry.S if geometry.flipped else blocks.block - geometry.stride
-    pattern = [[w.steps[1], rows], [w.steps[2], geometry.S]]
-    w.load(z_sbuf[0:rows, front : front + geometry.S], pattern, 0, filters.c0 + row0, 0)
-    if front > 0:
-        nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
-    if filters.scratch is not None:
-        copy(filters.scratch[row0 : row0 + rows, 0 : filters.width], z_sbuf)
+def load_banded_filters(run, index):
+    """A tile of z in SBUF: the filters, zeros before and after. The last row may have fewer groups, the last group
+    fewer channels."""
+    filters, blocks, w, S = run.filters, run.blocks, run.tensors.w, run.geometry.S
+    A, J, (_, c_step, step), front = blocks.per_group, blocks.joined, w.steps, whole_words(blocks.front, 2)
+    rows, slots = A // J, blocks.buffer_groups
+    each, most = slots * A, nl.tile_size.pmax // rows
+    c0 = filters.g0 * A + index * most * each
+    channels = min(most * each, filters.end - c0)
+    full, groups, last = channels // each, channels % each // A, channels % A
+    z_sbuf = nl.ndarray((div_ceil(channels, each) * rows, slots, J, blocks.pitch), dtype=w.dtype, buffer=nl.sbuf)
+    for row, slot, channel, counts in (
+        (0, 0, 0, (full, rows, slots, J)),
+        (full * rows, 0, full * each, (1, rows, groups, J)),
+        (full * rows, groups, channels - last, (1, last // J, 1, J)),
+        (full * rows + last // J, groups, channels - last % J, (1, 1, 1, last % J)),
+    ):
+        if all(counts):
+            here = z_sbuf[row : row + counts[0] * counts[1], slot : slot + counts[2], 0 : counts[3], front : front + S]
+            steps = each * c_step, J * c_step, A * c_step, c_step
+            pattern = [*map(list, zip(steps, counts, strict=True)), [step, S]]
+            w.load(here, pattern, 0, c0 + channel, 0)
+    zero_columns(z_sbuf, 0, front)
+    zero_columns(z_sbuf, front + S, blocks.pitch)
     return z_sbuf
 
 
+def zero_columns(z_sbuf, begin, end):
+    """Zeros in columns of z, two of 16 bits at a time, two of three by Vector, else GpSimd."""
+    words = as_words(z_sbuf)
+    each = z_sbuf.shape[3] // words.shape[3]
+    first, last = div_ceil(begin, each), end // each
+    total = (last - first) * words.shape[1] * words.shape[2]
+    middle = first + (last - first) // 3 if total > SHARED else last
+    for tile, r0, r1, engine in (
+        (z_sbuf, begin, first * each, nisa.engine.gpsimd),
+        (words, first, middle, nisa.engine.gpsimd),
+        (words, middle, last, nisa.engine.vector),
+    ):
+        if r0 < r1:
+            nisa.memset(dst=tile[..., r0:r1], value=0.0, engine=engine)
+
+
+def ensure_filters(run, group):
+    """Load the tile of z that has a group if it is not in SBUF, in place of the last one."""
+    filters, (tile, _, _) = run.filters, place_of(run, group)
+    if tile != filters.tile:
+        filters.tile, filters.z = tile, None
+        filters.z = load_banded_filters(run, tile)
+
+
 def prefetch_bands(run, position):
-    """Load the bands of a position of the queue, (first channel, channels), into the next buffer in rotation."""
+    """Load the bands of a position of the queue into the next buffer in rotation."""
     if position < len(run.queue):
-        c0, cn = run.queue[position]
-        ensure_filters(run, c0, cn)
-        buffer_sbuf = run.buffers[position % len(run.buffers)]
-        if position < len(run.buffers):
-            zero_bands(run, buffer_sbuf)
-        load_bands(run, buffer_sbuf, c0, cn, position < SOON or run.filters.scratch is None)
+        group, groups = run.queue[position]
+        A, at = run.blocks.per_group, position % len(run.buffers)
+        ensure_filters(run, group)
+        zero_bands(run, at, groups)
+        full = min(groups, run.filters.end // A - group)
+        for slot, some, channels in ((0, full, A), (full, groups - full, run.filters.end % A)):
+            if some > 0:
+                load_bands(run, run.buffers[at], group, slot, some, channels)
 
 
-def zero_bands(run, buffer_sbuf):
-    """Zeros off the diagonal, two of 16 bits at a time, group by group, two of three groups by Vector, else GpSimd."""
-    if run.blocks.per_group == 1:
+def zero_bands(run, at, groups):
+    """Zeros off the diagonals of a buffer's first groups, before their first bands: two of 16 bits at a time, group by
+    group, two of three groups by Vector, else GpSimd."""
+    if run.blocks.per_group == run.blocks.joined:
         return
-    words = as_words(buffer_sbuf)
-    for group in range(words.shape[1]):
+    words = as_words(run.buffers[at])
+    for group in range(run.zeroed[at], groups):
         engine = nisa.engine.gpsimd
-        if group % 3 < 2:
+        if sum(run.zeroed) % 3 < 2:
             engine, ledger = nisa.engine.vector, run.ledger
             ledger.vector = ledger.vector + words.shape[2] * words.shape[3] * VECTOR_WORK_MEMSET
         part = words[0 : words.shape[0], group, 0 : words.shape[2], 0 : words.shape[3]]
         nisa.memset(dst=part, value=0.0, engine=engine)
+        run.zeroed[at] = group + 1
 
 
 def as_words(buffer_sbuf):
@@ -109,30 +146,25 @@ def as_words(buffer_sbuf):
     return buffer_sbuf if buffer_sbuf.dtype == nl.float32 else buffer_sbuf.view(nl.float32)
 
 
-def load_bands(run, buffer_sbuf, c0, cn, soon):
-    """Bands of channels c0 .. c0+cn-1, group by group, into a buffer's diagonals; `soon`: not from the copy in HBM."""
-    filters, block, A = run.filters, run.blocks.block, run.blocks.per_group
-    size, row0 = run.blocks.num_taps * block, c0 - filters.c0
+def load_bands(run, buffer_sbuf, group, slot, groups, channels):
+    """Bands of the first channels of some groups into a buffer's diagonals from a slot on: a DMA for each row of z."""
+    z_sbuf, (_, row, index) = run.filters.z, place_of(run, group)
+    _, slots, J, pitch = z_sbuf.shape
+    block, size, width = run.blocks.block, buffer_sbuf.shape[3], slots * J * pitch
     # steps of access patterns are signed: APPair of KLR, github.com/leanprover/KLR, KLR/Core/Tensor.lean
     step, start = (-1, block - 1) if run.geometry.flipped else (1, 0)
-    if soon:
-        for channel in range(cn):
-            row, a = row0 + channel, channel % A
-            z_sbuf = filters.tiles[row // nl.tile_size.pmax]
-            pattern, offset = [[filters.width, 1], [step, block], [1, size]], row % nl.tile_size.pmax * filters.width
-            dst = buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size]
-            copy(dst, z_sbuf.ap(pattern=pattern, offset=offset + start))
-    else:
-        for a in range(min(A, cn)):
-            groups = div_ceil(cn - a, A)
-            pattern, offset = [[step, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
-            dst = buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size]
-            copy(dst, filters.scratch.ap(pattern=pattern, offset=offset + start))
+    start += (index + slot) * J * pitch + run.blocks.front % 2
+    for a in range(0, channels, J):
+        some = min(J, channels - a)
+        # a channel's window starts earlier by a slot for each channel before it, whose zeros then are before its band
+        pattern = [[width, 1], [pitch - size, some], [step, block], [J * pitch, groups], [1, J * size]]
+        dst = buffer_sbuf[a * block : (a + some) * block, slot : slot + groups, a : a + J, 0:size]
+        copy(dst, z_sbuf.ap(pattern=pattern, offset=(row + a // J) * width + start))
 
 
-def bands_of(run, buffer_sbuf, group, contraction, k, mirrored):
-    """A group's bands of tap block k: [(a, i), a, outputs of a block] in the buffer's order, or mirrored."""
-    blocks, stride, slot = run.blocks, run.geometry.stride, group % run.blocks.buffer_groups
+def bands_of(run, buffer_sbuf, contraction, k, mirrored):
+    """The present group's bands of tap block k: [(a, i), a, outputs of a block] in the buffer's order, or mirrored."""
+    blocks, stride, slot = run.blocks, run.geometry.stride, run.slot
     A, B, size = blocks.per_group, blocks.block, buffer_sbuf.shape[3]
     begin = (blocks.num_taps - 1 - k if run.geometry.flipped else k) * B
     if not mirrored:
@@ -175,12 +207,13 @@ def load_bias(run):
     a bias. The first load of all: small loads are late after loads of rows."""
     if run.tensors.bias is None:
         return None
-    A, count = run.blocks.per_group, run.filters.cn
+    A, c0 = run.blocks.per_group, run.filters.g0 * run.blocks.per_group
+    count = run.filters.end - c0
     most = div_ceil(count, A) * A
     bias_sbuf = nl.ndarray((1, most), dtype=nl.float32, buffer=nl.sbuf)
     if count < most:
         nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    run.tensors.bias.load(bias_sbuf[0:1, 0:count], [[1, 1], [1, count]], 0, run.filters.c0, 0)
+    run.tensors.bias.load(bias_sbuf[0:1, 0:count], [[1, 1], [1, count]], 0, c0, 0)
     return bias_sbuf
 
 

@@ -15,7 +15,8 @@ Three stages, one tile apart; their pieces alternate on the Tensor Engine so tha
 
 - in: rows are loaded as [(chunk, group, image), a, columns], in runs of a KiB if rows are that long; the Tensor Engine
   transposes each block column, several to a PSUM bank, and they are copied to X;
-- bands (`bands`): one DMA a channel, some buffers ahead; matmuls; evacuation of sums to Y, with bias and activation;
+- bands (`bands`): a DMA for some channels of a buffer's groups, some buffers ahead; matmuls; evacuation of sums to Y,
+  with bias and activation;
 - out: matmuls of Y's columns with the matrix that undoes the blocks' mirroring, which also transposes them back to
   rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, of the load's shape.
 
@@ -37,14 +38,23 @@ from ...._nki import nisa, nl
 from ....schedules.banded import BandedSchedule, tiles_of_part
 from ....schedules.depthwise import RowGeometry
 from ....schedules.options import Epilogue
-from ....schedules.tiles import cut_at, whole_words
+from ....schedules.tiles import whole_words
 from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
 from ..._prologue import finish_gates
 from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ..geometry import parts_of_core
 from ..tensors import RowTensors
-from .bands import BIAS_PARTS, bias_in_parts, ensure_filters, load_bias, prefetch_bands, spread_bias, start_filters
+from .bands import (
+    BIAS_PARTS,
+    Filters,
+    band_queue,
+    bias_in_parts,
+    ensure_filters,
+    load_bias,
+    prefetch_bands,
+    spread_bias,
+)
 from .stages import (
     load_banded_rows,
     multiply_group,
@@ -93,10 +103,11 @@ class RowsBuffer:
 class BandedRun:
     """The state of a core's work that its stages share.
 
-    held: HeldTile of each tile; queue: contents of band buffers in order of use, (first channel, channels); middle,
-    end: the epilogues of evacuations to Y, and to rows; sum_dtype: Y's. buffers: of bands; rings: of rows of x, and of
-    its factor. mirror: the matrix that undoes the mirroring; identity: spreads the bias; bias, ones: the bias in parts,
-    for sums that are rows, and what spreads it.
+    held: HeldTile of each tile; queue: contents of band buffers in order of use, [first group, groups]; middle, end:
+    the epilogues of evacuations to Y, and to rows; sum_dtype: Y's. buffers: of bands; zeroed: groups of each with zeros
+    off their diagonals; slot: the present group's in its buffer; rings: of rows of x, and of its factor. mirror: the
+    matrix that undoes the mirroring; identity: spreads the bias; bias, ones: the bias in parts, for sums that are rows,
+    and what spreads it.
     """
 
     tensors: RowTensors
@@ -104,15 +115,17 @@ class BandedRun:
     blocks: BandedSchedule
     tiles: list
     held: list
-    queue: list
+    filters: Filters
     middle: Epilogue
     end: Epilogue
     sum_dtype: object
     ledger: Ledger
     buffers: list = field(default_factory=list)
+    zeroed: list = field(default_factory=list)
     rings: list = field(default_factory=list)
     warm: list = field(default_factory=list)
-    filters: object = None
+    queue: list = field(default_factory=list)
+    slot: int = 0
     mirror: object = None
     identity: object = None
     bias: object = None
@@ -130,10 +143,10 @@ def start_banded(tensors, geometry, epilogue, blocks):
     end = replace(epilogue, bias=False, **({} if waits else plain))
     tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
     tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
-    A, groups = blocks.per_group, [(tile.g0 + g, n) for tile in tiles for g, n in cut_at(tile.gn, blocks.buffer_groups)]
-    queue = [(g * A, min(n * A, geometry.C - g * A)) for g, n in groups]
+    last = max((tile.g0 + tile.gn for tile in tiles), default=0)
+    filters = Filters(tiles[0].g0 if tiles else 0, min(geometry.C, last * blocks.per_group))
     held = [HeldTile() for _ in tiles]
-    return BandedRun(tensors, geometry, blocks, tiles, held, queue, middle, end, sum_dtype, new_ledger())
+    return BandedRun(tensors, geometry, blocks, tiles, held, filters, middle, end, sum_dtype, new_ledger())
 
 
 def start_buffers(run):
@@ -149,17 +162,18 @@ def start_buffers(run):
     size, A = whole_words(blocks.num_taps * blocks.block, 2), blocks.per_group
     shape = (A * blocks.block, blocks.buffer_groups, A, size)
     run.buffers = [nl.ndarray(shape, dtype=tensors.w.dtype, buffer=nl.sbuf) for _ in range(blocks.settings.buffers)]
+    run.zeroed = [0 for _ in run.buffers]
 
 
 def start_work(run):
     """The start-up before the first sums: filters, rows of the first tiles, bands of all buffers, blocks of the first
     tile, and matmuls on zeros while the Tensor Engine would wait."""
     blocks, tiles, config = run.blocks, run.tiles, run.blocks.settings
-    A, Bo, (c0, _), (last, channels) = blocks.per_group, blocks.out_block, run.queue[0], run.queue[-1]
+    A, Bo = blocks.per_group, blocks.out_block
     start_buffers(run)
-    start_filters(run, c0, last + channels - c0)
+    run.queue = band_queue(run)
     bias_sbuf = load_bias(run) if config.x_stationary else None
-    ensure_filters(run, c0, 1)
+    ensure_filters(run, run.filters.g0)
     load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
@@ -206,7 +220,7 @@ def banded(tensors, geometry, options, blocks):
     if not run.tiles:
         return
     start_work(run)
-    position, at_once, by_rows = 0, blocks.buffer_groups, blocks.settings.x_stationary
+    position, by_rows = 0, blocks.settings.x_stationary
     multiply = multiply_rows if by_rows else multiply_group
     for index, tile in enumerate(run.tiles):
         if index > 0:  # `start_work` has loaded the first ones
@@ -223,8 +237,9 @@ def banded(tensors, geometry, options, blocks):
             if group >= tile.gn - spread and not by_rows:
                 transpose_out(run, index - 1, spread, group - (tile.gn - spread))
             multiply(run, index, group, bands_sbuf)
-            if group % at_once == at_once - 1 or group == tile.gn - 1:
+            run.slot += 1
+            if run.slot == run.queue[position][1]:
                 prefetch_bands(run, position + len(run.buffers))
-                position += 1
+                position, run.slot = position + 1, 0
     if not by_rows:
         transpose_out(run, len(run.tiles) - 1, 1, 0)

@@ -213,7 +213,7 @@ def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
         if meets or (k == blocks.num_taps - 1 and not started):
             nisa.nc_matmul(
                 dst=acc_psum,
-                stationary=bands_of(run, bands_sbuf, group, contraction, k, False),
+                stationary=bands_of(run, bands_sbuf, contraction, k, False),
                 moving=held.x_blocks.ap(pattern=pattern, offset=first * tile.rows + group * tile.nn + n0),
                 accumulate=started,
             )
@@ -316,7 +316,7 @@ def multiply_chunks(run, index, group, bands_sbuf, sums_psum, first):
     contraction = (tile.last if group == tile.gn - 1 else A) * blocks.block
     if run.bias is not None:
         pattern = [[run.bias.shape[1], BIAS_PARTS], [1, A], [0, columns]]
-        bias = run.bias.ap(pattern=pattern, offset=(tile.g0 + group) * A - run.filters.c0)
+        bias = run.bias.ap(pattern=pattern, offset=(tile.g0 + group - run.filters.g0) * A)
         nisa.nc_matmul(dst=sums_psum, stationary=run.ones[0:BIAS_PARTS, 0:rows], moving=bias, accumulate=started)
         started = True
     pattern = [[tile.rows * tile.x_width, contraction], [tile.step_out * tile.rows, tile.chunks_out], [1, tile.nn]]
@@ -325,7 +325,7 @@ def multiply_chunks(run, index, group, bands_sbuf, sums_psum, first):
             nisa.nc_matmul(
                 dst=sums_psum[0:rows, 0:A, j * Bo : (j + 1) * Bo],
                 stationary=held.x_blocks.ap(pattern=pattern, offset=(first + j + k) * tile.rows + group * tile.nn),
-                moving=bands_of(run, bands_sbuf, group, contraction, k, not run.geometry.flipped),
+                moving=bands_of(run, bands_sbuf, contraction, k, not run.geometry.flipped),
                 accumulate=started or k > 0,
             )
 
