@@ -21,8 +21,8 @@ from .pixel_tiles import SHARDS, Cut, PixelItem, Source, cut_of, is_padded, sour
 from .settings import WARM_UPS, Settings, choice, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut_into, div_ceil, fits_sbuf
 
-#: The least bytes of a row of a window, as a DMA engine takes 11 ns or more for a run, and the most channels: others are
-#: transposed by DMA, or sorted.
+#: The least bytes of a row of a window, as a DMA engine takes 11 ns or more for a run, and the most channels: others
+#: are transposed by DMA, or sorted.
 RUN_BYTES, CHANNELS = 40, 16
 #: Windows in SBUF as loaded, and transposed; cached answers to whether a problem is computed as windows.
 BUFFERS, PLANS_KEPT = 2, 128
@@ -72,13 +72,8 @@ def has_windows(geometry: Geometry) -> bool:
     own = own and geometry.frames is None and geometry.depth is None and geometry.upsample == 1
     own = own and sees_itself(geometry.planes) and is_evenly_apart(geometry)
     apart = all(axis.stride >= axis.taps and axis.dilation == axis.lhs_dilation == 1 for axis in (rows, columns))
-    own = (
-        own
-        and apart
-        and num_taps(geometry) > 1
-        and not (is_padded(rows) or is_padded(columns))
-        and columns.taps <= P_MAX
-    )
+    own = own and apart and not (is_padded(rows) or is_padded(columns))
+    own = own and num_taps(geometry) > 1 and columns.taps <= P_MAX
     stored = geometry.packed == 0 and way_of(geometry, False) != "backwards"
     return own and stored and columns.taps * geometry.C * geometry.itemsize >= RUN_BYTES and fits(geometry)
 

@@ -147,6 +147,10 @@ _WINDOWS = {
     "channels shared": (_WINDOW, {"shard": "channels", "warmup": 0}),
     "rows of two counts": (_WINDOW.replace(N=1, R=7, S=20, stride=(9, 25), H=70, W=100), {}),
     "cropped": (_WINDOW.replace(N=2, C=5, K=3, padding=((-3, -5), (-8, 0))), {}),
+    "planes of a volume": (
+        ConvProblem(N=2, C=3, D=3, H=16, W=32, K=70, T=1, R=8, S=8, stride=(1, 8, 9), layout="NDHWC"),
+        {"shard": "images"},
+    ),
     "several banks of a row": (_WINDOW.replace(N=1, C=4, H=4, W=8 * 150, K=530, R=4, stride=(4, 8)), {}),
 }
 
