@@ -158,13 +158,21 @@ class Operation(ABC):
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = clock.NEAR) -> list[tuple[str, Guess]]:
         """(algorithm, first guess) of these algorithms, without guesses far above the least; without long kernels
         whose steps could run as device loops but do not, unless all are such."""
-        names = [name for name in algorithms if not self.excludes(name, shape)]
-        found = [(name, guess) for name in names for guess in self.known[name].guesses(shape)]
 
         def fits(one: tuple[str, Guess]) -> bool:
             return self.fits_whole(shape, one[0], one[1].config)
 
-        short = [one for one in found if self.known[one[0]].is_short(shape, one[1])]
+        found: list[tuple[str, Guess]] = []
+        short: list[tuple[str, Guess]] = []
+        most_ns = math.inf
+        for name in algorithms:
+            own = (
+                [] if self.excludes(name, shape) else [(name, one) for one in self.known[name].guesses(shape, most_ns)]
+            )
+            found += own
+            short += [one for one in own if self.known[name].is_short(shape, one[1])]
+            least = next(filter(fits, sorted(short, key=lambda one: one[1].ns)), None)
+            most_ns = math.inf if least is None else near * least[1].ns
         for some in (short, found):
             least = next(filter(fits, sorted(some, key=lambda one: one[1].ns)), None)
             if least is not None:

@@ -77,15 +77,16 @@ def plan(algorithm: str, geometry: Geometry, options: Options, config: Config) -
 
 
 def candidates(
-    algorithm: str, target: Target, geometry: Geometry, options: Options, config: Config
+    algorithm: str, target: Target, geometry: Geometry, options: Options, config: Config, most_ns: float = math.inf
 ) -> list[tuple[float, Any]]:
-    """(bound, complete settings) that run and contain the given ones, by ascending bound."""
+    """(bound, complete settings) that run and contain the given ones, by ascending bound; perhaps none above
+    `most_ns`."""
     family, given = FAMILIES[algorithm], dict(config or ())
     if family.unsupported_reason(geometry, options, config):
         return []
     found: list[tuple[float, Any]] = []
     known: dict[Config, list[Schedule]] = {}
-    best_ns, least_ns = math.inf, dict[Config, float]()
+    best_ns, least_ns = most_ns, dict[Config, float]()
     for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
         if sum(map(len, known.values())) >= BUILT or SURE * bound_ns > best_ns:
             break

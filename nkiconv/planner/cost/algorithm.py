@@ -8,6 +8,7 @@ names its value.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -61,8 +62,9 @@ class Algorithm:
     #: settings that decide the order of an output's sums, and so its rounding
     order: tuple[str, ...] = ()
 
-    def guesses(self, shape: Shape) -> list[Guess]:
-        """The first settings, found quickly; [] if the algorithm does not run the problem, or is never best."""
+    def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
+        """The first settings, found quickly; [] if the algorithm does not run the problem, or is never best; perhaps
+        none above `most_ns`."""
         return []
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:

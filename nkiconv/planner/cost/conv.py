@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,8 +48,9 @@ class ConvAlgorithm(Algorithm):
         """The settings' dataclass."""
         raise NotImplementedError
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
-        """(bound without copies, complete settings) that agree with a config and run, the least bound first."""
+    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
+        """(bound without copies, complete settings) that agree with a config and run, the least bound first; perhaps
+        none above `most_ns`."""
         raise NotImplementedError
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
@@ -59,14 +61,14 @@ class ConvAlgorithm(Algorithm):
         """Configs that differ from this one in one setting."""
         raise NotImplementedError
 
-    def guesses(self, shape: Shape) -> list[Guess]:
+    def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         ways = [None] if self._folded(shape) is None else [None, _channels(None)]
-        found = [self.guess(shape, config) for config in ways]
+        found = [self.guess(shape, config, most_ns) for config in ways]
         return [one for one in found if one is not None]
 
-    def guess(self, shape: Shape, config: Config) -> Guess | None:
+    def guess(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Guess | None:
         own, inner = self._of(shape, config)
-        found = self._first(own, inner)
+        found = self._first(own, inner, most_ns)
         if found is None:
             return None
         ns, pairs = found[0] + relayout_ns(shape.target, self.name, own.geometry, shape.options), found[1].pairs
@@ -89,8 +91,9 @@ class ConvAlgorithm(Algorithm):
         found = settings.pairs if settings else inner
         return found if own is shape else _channels(found)
 
-    def _first(self, shape: Shape, config: Config) -> tuple[float, Any] | None:
-        return shape.once((f"{self.name}, first", config), lambda: next(self.tried(shape, config), None))
+    def _first(self, shape: Shape, config: Config, most_ns: float = math.inf) -> tuple[float, Any] | None:
+        key = f"{self.name}, first below {most_ns}", config
+        return shape.once(key, lambda: next(self.tried(shape, config, most_ns), None))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found, folded = self.starts(shape, wide), self._folded(shape)
@@ -157,7 +160,7 @@ class ImplicitGemm(ConvAlgorithm):
     def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
         return ImplicitGemmSettings
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
+    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
         geometry = plain_of(self.name, shape.geometry)
         return implicit_gemm_candidates.candidates(shape.target, geometry, shape.options, config)
 
@@ -177,7 +180,7 @@ class ActivationStationary(ConvAlgorithm):
     def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
         return settings_of(plain_of(self.name, shape.geometry), shape.options)
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
+    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
         geometry = plain_of(self.name, shape.geometry)
         return activation_stationary_candidates.candidates(shape.target, geometry, shape.options, config)
 
@@ -205,13 +208,13 @@ class OfBlocks(ConvAlgorithm):
         """most: most candidates that are timed. near: their largest ratio to the least bound."""
         self.name, self.timed, self.order = name, (most, near), order
 
-    def guesses(self, shape: Shape) -> list[Guess]:
+    def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         if self._folded(shape) is not None:
-            return super().guesses(shape)
+            return super().guesses(shape, most_ns)
         if self.name == "stacked" and fills_partitions(shape.geometry):
             return []
         most, near = self.timed
-        found = self._least(shape, None)[:most]
+        found = self._least(shape, None, most_ns)[:most]
         copies_ns = relayout_ns(shape.target, self.name, shape.geometry, shape.options)
         return [Guess(one.pairs, copies_ns + ns) for ns, one in found if ns <= near * found[0][0]]
 
@@ -219,8 +222,8 @@ class OfBlocks(ConvAlgorithm):
         kind: type[Settings] = FAMILIES[self.name].settings_class(shape.geometry, config)
         return kind
 
-    def tried(self, shape: Shape, config: Config) -> Iterator[tuple[float, Any]]:
-        yield from self._least(shape, config)
+    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
+        yield from self._least(shape, config, most_ns)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         complete = self.complete(shape, config)
@@ -229,14 +232,14 @@ class OfBlocks(ConvAlgorithm):
         others = [with_settings(complete, **dict(one)) for one in dict.fromkeys(sizes) if one]
         return [*settings.near(complete), *(one for one in others if one != complete)]
 
-    def _least(self, shape: Shape, config: Config) -> list[tuple[float, Any]]:
-        """(bound, settings) of candidates that agree with a config, the least first."""
+    def _least(self, shape: Shape, config: Config, most_ns: float = math.inf) -> list[tuple[float, Any]]:
+        """(bound, settings) of candidates that agree with a config, the least first; perhaps none above `most_ns`."""
 
         def found() -> list[tuple[float, Any]]:
             geometry = seen_by(self.name, shape.geometry, None)
-            return candidates(self.name, shape.target, geometry, shape.options, config)
+            return candidates(self.name, shape.target, geometry, shape.options, config, most_ns)
 
-        return shape.once((f"{self.name}, bounds", config), found)
+        return shape.once((f"{self.name}, bounds below {most_ns}", config), found)
 
 
 ALGORITHMS: dict[str, Algorithm] = {

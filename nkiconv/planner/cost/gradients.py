@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -34,7 +35,7 @@ class ByBound(Algorithm):
 
         return shape.once((f"{type(self).__name__}, first", config), found)
 
-    def guesses(self, shape: Shape) -> list[Guess]:
+    def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         found = self.guess(shape, None)
         return [] if found is None else [found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -46,7 +47,7 @@ class RowsAlgorithm(Algorithm):
         """All settings of a supported config."""
         return self.rows.complete(shape.geometry, shape.options, config, shape.target)
 
-    def guesses(self, shape: Shape) -> list[Guess]:
+    def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         found = self.rows.guesses(shape.geometry, shape.options, shape.target)
         return [Guess(settings.pairs, ns) for settings, ns in found]
 
@@ -96,7 +97,7 @@ class Banded(RowsAlgorithm):
 class Mixed(RowsAlgorithm):
     """`mixed` and `vector`: channels on partitions, taps shared by engines, by recipes."""
 
-    def guesses(self, shape: Shape) -> list[Guess]:
+    def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         return [self._best_shard(shape, one) for one in super().guesses(shape)]
 
     def _best_shard(self, shape: Shape, guess: Guess) -> Guess:
