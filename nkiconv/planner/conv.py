@@ -27,6 +27,7 @@ from ..schedules.options import Options, norm_unsupported, prologue_unsupported,
 from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsupported, with_pairs
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
+from . import clock
 from .cost.algorithm import Shape
 from .cost.conv import ALGORITHMS
 from .operation import Operation, epilogue_arguments, epilogue_of, prologue_arguments, prologue_of
@@ -49,6 +50,8 @@ class Conv(Operation):
 
     def __init__(self, name: str, kernel: Any, *, volumes: bool = False, transposed: bool = False) -> None:
         self.name, self.kernel, self.volumes, self.transposed = name, kernel, volumes, transposed
+        if volumes:
+            self.budget = clock.BUDGET_OF_VOLUMES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         if problem.is_volume != self.volumes:
