@@ -27,8 +27,8 @@ from .request import Config
 #: Most instructions of a core that an estimate traces: of the first candidate, where its trace is cut, and of all
 #: others together, so that 95 % of estimates take 50 ms (`make choice`). More for depthwise rows, whose bounds take
 #: less of the host and order candidates less well: with (180, 180) 220 random ones take 0.997 times as long. Fewer for
-#: volumes, whose bounds take more: 150 random ones take 1.001 times as long. ALONE: of a candidate without others, whose
-#: trace counts matmuls on zeros alone.
+#: volumes, whose bounds take more: 150 random ones take 1.001 times as long. ALONE: of a candidate without others,
+#: whose trace counts matmuls on zeros alone.
 BUDGET, BUDGET_OF_ROWS, BUDGET_OF_VOLUMES, ALONE = (140, 100), (140, 160), (110, 90), 70
 #: Phases of the throttle's grid, 0 and 1/2, over whose mean candidates are ranked. On 21 named problems the least of a
 #: search takes at most 1.018 times the least mean over all 8; the least at phase 0 up to 1.37.
