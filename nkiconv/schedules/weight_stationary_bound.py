@@ -55,10 +55,11 @@ class Bound:
         self.by_pixels = schedule.gathers and geometry.y_strides[0] == 1 < geometry.K
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         self.kinds: dict[Any, Work] = {}
-        # the core with more blocks, or the first one, which has more of the groups
-        steps = max((schedule.steps(core, PARTS) for core in range(PARTS)), key=self.blocks_of)
+        # the core with more work, as planes at an end of x meet fewer taps, or the first one, which has more groups
+        every = [schedule.steps(core, PARTS) for core in range(PARTS)]
+        self.stores = max(sum(len(residents[b].tiles) for b, _ in steps) for steps in every)
+        steps = max(every, key=self.sums_ns)
         groups = dict.fromkeys(b for b, _ in steps)
-        self.stores = sum(len(residents[b].tiles) for b, _ in steps)
         works = [self.work_of(residents[b].tiles[0], residents[b].items[i]) for b, i in steps]
         filters = {b: filters_of(target, self.geometry, schedule, residents[b].tiles[0]) for b in groups}
         self.busy, self.first, self.last, self.filters = Busy(), works[0], works[-1], filters[steps[0][0]]
@@ -74,10 +75,10 @@ class Bound:
         #: ns until the first filters are loaded; ns of the Tensor Engine at its full rate
         self.there_ns, self.array_ns = first_load_ns(target) + self.filters.waits + moved_ns, self.busy.tensor
 
-    def blocks_of(self, steps: Sequence[tuple[int, int]]) -> int:
-        """Blocks of a core's steps, over all M tiles."""
-        every = ((self.schedule.residents[b], i) for b, i in steps)
-        return sum(len(one.tiles) * math.prod(part.bn for part in one.items[i][0]) for one, i in every)
+    def sums_ns(self, steps: Sequence[tuple[int, int]]) -> float:
+        """ns of the Tensor Engine for a core's steps, over all M tiles."""
+        every = ((self.schedule.residents[b].tiles, self.schedule.residents[b].items[i]) for b, i in steps)
+        return sum(len(tiles) * self.work_of(tiles[0], item).each.tensor for tiles, item in every)
 
     def ns(self) -> float:
         """ns from the first DMA to the last."""
