@@ -10,7 +10,7 @@ from typing import Any
 from ..simulator.timing.target import Target
 from .channel_pieces import parts_of
 from .cuts import window_of
-from .depthwise_blocks import BlockSchedule
+from .depthwise_blocks import MATRICES, BlockSchedule
 from .geometry import Geometry, filter_rows, is_transposed, num_phases, num_taps, writes_rows
 from .moving_filters import num_transposes
 from .options import Options
@@ -242,7 +242,9 @@ class Bound:
         triggers_ns = plan.size * (target.static_issue_ns + target.hop_dma_ns)
         run_bytes = plan.matrix_size * geometry.itemsize
         matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
-        array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))
+        # of the first round, and of those that wait for a buffer
+        waits = 1.0 + max(0.0, rounds - MATRICES)
+        array_ns += max(waits * (triggers_ns + matrices_ns), moved_ns / max(1.0, tiles * steps))
         read_ns = tiles * channels * steps * sums * target.vector_ns / READERS
         return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns)
 
