@@ -25,7 +25,7 @@ from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 
 #: Words of zeros in a row of z above which Vector takes a share of GpSimd's.
-SHARED = 256
+SHARED = 512
 #: Parts of bf16 that hold all bits of a bias in fp32.
 BIAS_PARTS = 3
 
