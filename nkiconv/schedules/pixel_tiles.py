@@ -446,7 +446,7 @@ def load_parts(
     planes, rows, columns = window_shape(source, out_tile)
     several, tall = out_tile.zn > 1, block.pn * block.apart
     if several:
-        axis, most, each, height = source.planes, out_tile.zn, block.zn, window_of(source.rows, tall)
+        axis, most, each, height = source.planes, out_tile.zn, block.zn, rows
     else:
         axis, most, each, height = source.rows, out_tile.pn, tall, tall * source.rows.stride
     at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
