@@ -93,6 +93,20 @@ def test_given_sizes_of_k_packing_have_their_own_bound():
     assert stacked.guess(shape, sizes) == free
 
 
+@pytest.mark.parametrize("operation", ["conv2d", "conv3d"])
+def test_candidates_above_other_algorithms_are_not_scheduled_and_no_others(operation):
+    """Guesses near the least are those near the least of all."""
+    for problem in random_problems.OF[operation](6, 61):
+        request = Request(problem=problem)
+        of_problem = operation_for(request)
+        near, every = (
+            of_problem.near_least(of_problem.shape(request, Rates()), of_problem.algorithms, most)
+            for most in (clock.NEAR, math.inf)
+        )
+        least_ns = min(guess.ns for _, guess in every)
+        assert near == [one for one in every if one[1].ns <= clock.NEAR * least_ns]
+
+
 @pytest.mark.parametrize("operation", random_problems.OF)
 def test_parts(monkeypatch, operation):
     """A part has no more of anything, the same filter and the same epilogue; settings for it run the whole."""
