@@ -67,6 +67,7 @@ ROWS = {
     "strided": (96, 9, 1, (9, 3, 2, 1, 1, 1, 1), (11, 3, 2, 1, 1, 1, 1), (13, 3, 2, 1, 1, 2, 0)),
     "dilated": (96, 9, 1, (9, 3, 1, 2, 1, 2, 2), (11, 3, 1, 3, 1, 1, 1), (13, 3, 1, 2, 1, 2, 0)),
     "planes without x": VOLUMES["far outside"],
+    "fewer blocks at the end": (5, 96, 1, (3, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1, 1)),
     "one row": (5, 4, 1, PLAIN, (1, 1, 1, 1, 1, 0, 0), (300, 5, 1, 1, 1, 2, 2)),
 }
 #: Shape, algorithm, settings, and its dtype where it is not bf16.
@@ -123,7 +124,12 @@ CASES = [
 
 @pytest.mark.cover(
     40,
-    keep=["rows, several banks-False-residual", "plain-False-fp32 as fp16x3", "2 planes beside, one channel-True-bf16"],
+    keep=[
+        "rows, several banks-False-residual",
+        "rows, fewer blocks at the end, copies-False-residual",
+        "plain-False-fp32 as fp16x3",
+        "2 planes beside, one channel-True-bf16",
+    ],
 )
 @pytest.mark.parametrize(("name", "last", "asked"), CASES)
 def test_every_setting(name, last, asked):

@@ -172,8 +172,8 @@ class RowCore(Core):
 
     def shape_of_step(self, item, row):
         """[(z, k) of a block, blocks, segments, columns] of a step of an item."""
-        segments = div_ceil(item.pn - row, segment_rows(self.plan, item))
-        return min(nl.tile_size.pmax, item.zn * self.geometry.K), self.plan.blocks, segments, item.qn
+        segments, size = div_ceil(item.pn - row, segment_rows(self.plan, item)), item.zn * self.geometry.K
+        return min(nl.tile_size.pmax, size), div_ceil(size, nl.tile_size.pmax), segments, item.qn
 
     def load_residual(self, item, row):
         """The residual of a step of an item times beta, fp32 if beta is not 1; or None."""
