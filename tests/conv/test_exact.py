@@ -188,6 +188,7 @@ LAID = [
     (*taken, layout, dtype)
     for taken, layout, dtype in itertools.product(TAKEN, LAYOUTS, ("bf16", "fp32", "fp8_e5m2"))
     if taken[1] != PIXELS or (LAYOUTS[layout][2] == (0, 2, 3, 1) and dtype != "fp8_e5m2")
+    if taken != ("depthwise", PIXELS) or layout != "y alone"  # whose y has the layout of x
 ]
 
 
