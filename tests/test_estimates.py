@@ -96,7 +96,7 @@ def test_given_sizes_of_k_packing_have_their_own_bound():
 @pytest.mark.parametrize("operation", ["conv2d", "conv3d"])
 def test_candidates_above_other_algorithms_are_not_scheduled_and_no_others(operation):
     """Guesses near the least are those near the least of all."""
-    for problem in random_problems.OF[operation](6, 61):
+    for problem in random_problems.OF[operation](7, 61):
         request = Request(problem=problem)
         of_problem = operation_for(request)
         near, every = (
