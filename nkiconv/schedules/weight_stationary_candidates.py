@@ -86,7 +86,7 @@ def candidates(
         return []
     found: list[tuple[float, Any]] = []
     known: dict[Config, list[Schedule]] = {}
-    best_ns, least_ns = most_ns, dict[Config, float]()
+    best_ns, least_ns = SURE * most_ns, dict[Config, float]()
     for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
         if sum(map(len, known.values())) >= BUILT or SURE * bound_ns > best_ns:
             break
