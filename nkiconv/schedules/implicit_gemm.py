@@ -148,7 +148,8 @@ def left_over(count: int) -> int:
 def fold_of(geometry: Geometry) -> tuple[int, int]:
     """(K tiles, copies) of the left-over input channels; (1, 1) if they cannot be folded. Two K tiles if that takes
     fewer products than one without copies."""
-    rest, columns, plain = geometry.C % P_MAX, geometry.columns, geometry.groups == 1 and geometry.C > 1
+    rest, columns = geometry.C // geometry.groups % P_MAX, geometry.columns
+    plain = geometry.C > 1 and has_own_m_tiles(geometry)
     if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:
         return 1, 1
     tiles = 1 if left_over(rest) else 2
@@ -223,8 +224,9 @@ def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSett
     if depth == 1:
         return tuple(KTile(group * per_c + c0, cn) for c0, cn in cut(per_c, P_MAX))
     rest = per_c % P_MAX
-    whole, folded = cut_at(per_c - rest, P_MAX), cut_at(rest, div_ceil(rest, tiles))
-    return *(KTile(*one) for one in whole), *(KTile(per_c - rest + c0, cn, depth) for c0, cn in folded)
+    whole, folded, first = cut_at(per_c - rest, P_MAX), cut_at(rest, div_ceil(rest, tiles)), group * per_c
+    every = [KTile(first + c0, cn) for c0, cn in whole]
+    return *every, *(KTile(first + per_c - rest + c0, cn, depth) for c0, cn in folded)
 
 
 def most_channels(C: int, taps: int, itemsize: int, filter_bytes: int = FILTER_BYTES) -> int:

@@ -136,7 +136,8 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
     if fold != "none" and options.strict_nonfinite:
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
     tiles, depth = fold_of(geometry) if fold in ("inputs", "both") else (1, 1)
-    if fold in ("inputs", "both") and options.prologue.asked and geometry.C % P_MAX % (tiles * QUADRANT) > 0:
+    rest = geometry.C // geometry.groups % P_MAX
+    if fold in ("inputs", "both") and options.prologue.asked and rest % (tiles * QUADRANT) > 0:
         return (
             f"config fold={fold}, C={geometry.C}, {PROLOGUE_ARGUMENTS}: engines address copies of x by quadrants of "
             f"{QUADRANT} channels; use 'none' or 'outputs'"
@@ -144,8 +145,8 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
     if fold in ("inputs", "both") and depth == 1:
         return (
             f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, or, with enough "
-            f"taps, to 84, several columns of taps, no more than W, one group, no lhs_dilation of columns, and rows of "
-            f"x in HBM, not channels side by side; use 'none' or 'outputs'"
+            f"taps, to 84, several columns of taps, no more than W, one group or groups of more than 64 channels, no "
+            f"lhs_dilation of columns, and rows of x in HBM, not channels side by side; use 'none' or 'outputs'"
         )
     if tiles > 1 and product in FP8_PRODUCTS:
         return f"config fold={fold}, product={product}: fp8 pairs have one folded K tile; use 'none' or 'outputs'"

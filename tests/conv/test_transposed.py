@@ -75,6 +75,7 @@ GROUPS_OF_PHASES = {
 STRIDED = Transposed(3, 130, 20, 1, (5, 6), (4, 3), (2, 3), (1, 2), (1, 0), (1, 2))
 #: Channels beside 128 whose copies begin at no partition that engines address.
 ONE_MORE = {C: Transposed(1, C, 150, 1, (7, 12), (3, 4), (1, 1), (1, 1), (0, 0), (1, 2)) for C in (129, 141, 20)}
+FOLDED_GROUPS = Transposed(1, 140, 150, 2, (5, 9), (2, 3), (1, 1), (1, 1), (0, 0), (1, 2))
 TWO_K_TILES = Transposed(1, 209, 150, 1, (7, 12), (4, 3), (1, 1), (1, 1), (0, 0), (1, 2))
 FOLDED = Transposed(1, 160, 150, 1, (11, 12), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1))
 ONE_TAP = Transposed(2, 130, 150, 1, (4, 5), (1, 1), (1, 1), (0, 0), (0, 0), (1, 1))
@@ -136,6 +137,7 @@ EXACT = {
     **{f"{GEMM}: folded {fold}": (FOLDED, GEMM, {"fold": fold}) for fold in ("inputs", "outputs", "both")},
     **{f"{GEMM}: folded, {C} channels": (one, GEMM, {"fold": "both"}) for C, one in ONE_MORE.items()},
     f"{GEMM}: folded in two K tiles": (TWO_K_TILES, GEMM, {"fold": "both"}),
+    f"{GEMM}: folded groups": (FOLDED_GROUPS, GEMM, {"fold": "inputs"}),
     f"{GEMM}: K tile by K tile": (FOLDED, GEMM, {"fold": "none", "order": "chunks"}),
     f"{GEMM}: M tiles of a few channels": (FOLDED, GEMM, {"shard": "channels"}),
     f"{GEMM}: strided": (STRIDED, GEMM, {}),

@@ -80,6 +80,10 @@ _GEMM = {
         ConvProblem(N=2, C=20, H=11, W=13, K=9, R=1, S=1, stride=(2, 3), padding=((-2, 4), (3, -3)), layout="NHWC"), {}
     ),
     **{f"folded, {why}": (one, {"fold": "both"}) for why, one in FOLDED.items()},
+    "folded, groups": (
+        ConvProblem(N=2, C=330, H=7, W=9, K=160, R=3, S=3, groups=2, padding=SAME), {"fold": "inputs", "x_bytes": 900}),
+    "folded, groups in two K tiles": (
+        ConvProblem(N=1, C=140, H=6, W=12, K=150, R=2, S=5, groups=2, padding=((1, 0), (2, 2))), {"fold": "inputs"}),
     "folded, inputs": (FOLDED["both"], {"fold": "inputs", "x_bytes": 900}),
     "folded, outputs": (FOLDED["stride and dilation"], {"fold": "outputs", "x_bytes": 900}),
 }  # fmt: skip
