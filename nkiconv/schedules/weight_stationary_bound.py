@@ -58,7 +58,7 @@ class Bound:
         # the core with more work, as planes at an end of x meet fewer taps, or the first one, which has more groups
         every = [schedule.steps(core, PARTS) for core in range(PARTS)]
         self.stores = max(sum(len(residents[b].tiles) for b, _ in steps) for steps in every)
-        steps = max(every, key=self.sums_ns)
+        steps = max(every, key=lambda steps: (self.sums_ns(steps), len(steps)))
         groups = dict.fromkeys(b for b, _ in steps)
         works = [self.work_of(residents[b].tiles[0], residents[b].items[i]) for b, i in steps]
         filters = {b: filters_of(target, self.geometry, schedule, residents[b].tiles[0]) for b in groups}
