@@ -148,8 +148,8 @@ def left_over(count: int) -> int:
 def fold_of(geometry: Geometry) -> tuple[int, int]:
     """(K tiles, copies) of the left-over input channels; (1, 1) if they cannot be folded. Two K tiles if that takes
     fewer products than one without copies."""
-    rest, columns = geometry.C // geometry.groups % P_MAX, geometry.columns
-    plain = geometry.C > 1 and has_own_m_tiles(geometry)
+    each, columns = geometry.C // geometry.groups, geometry.columns
+    rest, plain = each % P_MAX, each > 1 and has_own_m_tiles(geometry)
     if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:
         return 1, 1
     tiles = 1 if left_over(rest) else 2
