@@ -183,15 +183,20 @@ def plainly(monkeypatch):
 @pytest.fixture
 def change(monkeypatch):
     """Changes a constant of a module; plans that were built before are forgotten, and those of the test after it."""
+    from nkiconv.schedules import implicit_gemm_schedule
     from nkiconv.schedules.conv_algorithms import built
+
+    def forget():
+        built.cache_clear()
+        implicit_gemm_schedule.build.cache_clear()
 
     def changed(module, name, value):
         monkeypatch.setattr(module, name, value)
-        built.cache_clear()
+        forget()
 
     yield changed
     monkeypatch.undo()
-    built.cache_clear()
+    forget()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ Its SBUF bytes, and the output tiles of a device loop's body."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -36,9 +37,9 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil,
 
 #: Bytes a partition of blocks of taps in flight, if more than one.
 AHEAD_BYTES = 24_576
-#: Buffers of x of a shape, the fewest, as a device loop holds two, and the most: images of 400 x 400 and 700 x 640 take
-#: as long with 4 to 64, and at most 1.001 times as long with 3.
-X_BUFFERS_MIN, X_BUFFERS_MAX = 3, 16
+#: Buffers of x of a shape, the fewest without a device loop, after which the next x is in the older one of its two, and
+#: the most: images of 400 x 400 and 700 x 640 take as long with 4 to 64, and at most 1.001 times as long with 3.
+X_BUFFERS_MIN, X_BUFFERS_MAX = 2, 16
 #: fp32 tiles of a bank's outputs that a norm needs besides the sums.
 NORM_BANKS = 6
 #: Tiles of a norm's input on their way to HBM.
@@ -108,6 +109,16 @@ class Schedule:
         first: dict[Any, Item] = {}
         return [first.setdefault((one.batch, *IN_PLANE(one.out_tile)), one) for one in self.items]
 
+    @cached_property
+    def out_tile_bytes(self) -> list[tuple[OutTile, int]]:
+        """(output tile, bytes a partition of its x) of each kind."""
+        return [(one.out_tile, self.x_bytes(one)) for one in {id(one): one for one in self.kinds}.values()]
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Most bytes a partition of a row of x."""
+        return max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in self.out_tile_bytes)
+
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of an item's x."""
         places = ((x_place(self.geometry, one, item.out_tile), n) for one, n in counted(self.k_tiles[item.batch]))
@@ -131,20 +142,38 @@ class Schedule:
         return len(self.batches[index]) * most * sums_of(self.geometry) + 1
 
     @cached_property
-    def x_sizes(self) -> list[int]:
-        """Bytes a partition of x of each shape."""
-        shapes = {(tuple(self.k_tiles[one.batch]), _x_sizes(one.out_tile)): self.x_bytes(one) for one in self.kinds}
-        return list(shapes.values())
+    def x_sizes(self) -> list[tuple[int, int]]:
+        """(bytes a partition of x, items) of each shape of x."""
+        items, found = Counter(map(id, self.kinds)), dict[Any, tuple[int, int]]()
+        for one in {id(one): one for one in self.kinds}.values():
+            shape = tuple(self.k_tiles[one.batch]), _x_sizes(one.out_tile)
+            found[shape] = self.x_bytes(one), items[id(one)] + found.get(shape, (0, 0))[1]
+        return list(found.values())
 
     @cached_property
     def x_buffers(self) -> int:
-        """Buffers of x of each shape, through which output tiles rotate if x of all does not fit SBUF: loads that wait
-        for room would be overtaken by those of later output tiles. 0: no such buffers."""
-        largest = max(self.x_sizes)
+        """Most buffers of x of a shape, through which output tiles rotate if x of all does not fit SBUF: loads that
+        wait for room would be overtaken by those of later output tiles. 0: no such buffers."""
+        largest = max(num_bytes for num_bytes, _ in self.x_sizes)
         room = self.spare_bytes + 2 * largest
-        fits = len(self.items) * largest <= PARTS * room
-        count = min(X_BUFFERS_MAX, room // max(1, sum(self.x_sizes)))
-        return 0 if fits or count < X_BUFFERS_MIN else count
+        if len(self.items) * largest <= PARTS * room:
+            return 0
+
+        def fits(count: int) -> bool:
+            return sum(num_bytes * min(count, items) for num_bytes, items in self.x_sizes) <= room
+
+        fewest = X_BUFFERS_MIN + (self.settings.loop > 0)
+        return next(filter(fits, range(X_BUFFERS_MAX, fewest - 1, -1)), 0)
+
+    @cached_property
+    def frames_bytes(self) -> int:
+        """Bytes a partition of TILES_MIN tiles of frames of each K tile."""
+        most = max(len(self.k_tiles[one.batch]) for one in self.items) * FRAMES_PART_BYTES
+        pairs = min(self.geometry.planes.out, *(out_tile.zn for out_tile, _ in self.out_tile_bytes))
+        found = min(max(num_bytes for _, num_bytes in self.out_tile_bytes), max(self.row_bytes, most))
+        if self.row_bytes >= most:
+            found = found * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
+        return TILES_MIN * found
 
     @property
     def spare_bytes(self) -> int:
@@ -156,10 +185,8 @@ class Schedule:
         """Upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results; `x_buffers` may
         hold more of x."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
-        every = {id(one): one for one in self.kinds}.values()
-        sizes = [(one.out_tile, self.x_bytes(one)) for one in every]
+        sizes = self.out_tile_bytes
         x_bytes = max(num_bytes for _, num_bytes in sizes)
-        row_bytes = max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in sizes)
         y_elements = max(planes_at_once(geometry) * out_tile.zn * out_tile.pn * out_tile.qn for out_tile, _ in sizes)
         y_item = 4 if geometry.direct is None or options.residual else options.epilogue.y_itemsize
         m_tiles = [m_tile for batch in self.batches for m_tile in batch]
@@ -190,16 +217,12 @@ class Schedule:
             beside += 2 * item * max(map(prod, held))
         beside += prologue_bytes(prologue, geometry, max(out_tile.dn for out_tile, _ in sizes))
         if geometry.precision == "fp16x3":
-            beside += min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
+            beside += min(2 * x_bytes, STAGE_BYTES) + max(self.row_bytes, STAGE_PART_BYTES)
+            beside += (PAIRS_MAX + 5) * BANK_BYTES
             raws = sum(len(m_tile.k_tiles) * cn for m_tile, cn in zip(m_tiles, channels, strict=True)) * taps * item
             raw_bytes = min(raw_bytes, raws + 2 * filters + 2 * BANK_BYTES)
         if geometry.direct is not None:
-            most = max(len(self.k_tiles[one.batch]) for one in self.items) * FRAMES_PART_BYTES
-            pairs = min(geometry.planes.out, *(out_tile.zn for out_tile, _ in sizes))
-            frames_bytes = min(x_bytes, max(row_bytes, most))
-            if row_bytes >= most:
-                frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
-            beside += TILES_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
+            beside += self.frames_bytes + SUMS_BANKS * BANK_BYTES
             # where a block is as long as its sums: blocks in flight, two of sums, and one of fp32 for a plane
             block = max(channels) * max(taps, num_taps(geometry.direct)) * item
             raw_bytes = max(AHEAD_BYTES, block) + 2 * block

@@ -13,8 +13,8 @@ from nkiconv.simulator.running import running
 def _said(algorithm, geometry, options, plan):
     """Bytes per partition of SBUF, at most."""
     if algorithm == "implicit_gemm":
-        rotating = plan.x_buffers * sum(plan.x_sizes) - 2 * max(plan.x_sizes)  # two are in sbuf_bytes
-        return plan.sbuf_bytes + max(0, rotating)
+        rotating = sum(num_bytes * min(plan.x_buffers, items) for num_bytes, items in plan.x_sizes)
+        return plan.sbuf_bytes + max(0, rotating - 2 * max(plan.x_sizes)[0])  # two are in sbuf_bytes
     if algorithm == "stacked":
         return plan.stack.sbuf_bytes(options.residual) + k_packing.fused_bytes(plan.stack, options)
     if algorithm == "activation_stationary":

@@ -16,7 +16,7 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.timing import trace
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import long_kernels, volume_rows
+from nkiconv.schedules import implicit_gemm_schedule, long_kernels, volume_rows
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates
 
@@ -141,9 +141,10 @@ def test_volumes_whose_loops_once_went_wrong(algorithm, shape, segments, change)
 TALL = ConvProblem(N=1, C=2, H=700, W=640, K=3, R=3, S=3, padding=ONE[1:])
 
 
-@pytest.mark.parametrize("loop", [0, 1])
-def test_x_that_does_not_fit_rotates(loop):
+@pytest.mark.parametrize(("loop", "most"), [(0, 2), (0, 16), (1, 3), (1, 16)])
+def test_x_that_does_not_fit_rotates(loop, most, change):
     """Loads that wait for a buffer keep their order; of loads that wait for room later ones would overtake others."""
+    change(implicit_gemm_schedule, "X_BUFFERS_MAX", most)
     settings = {"x_bytes": 8192, "loop": loop}
     schedule, _ = planned(TALL, GEMM, tuple(settings.items()))
     check_exact(TALL, config=config_of(GEMM, **settings))
@@ -151,7 +152,14 @@ def test_x_that_does_not_fit_rotates(loop):
     loads = [one.writes[0].info for one in traced.execution.programs[0].instructions if one.op == "dma_copy"]
     shape = (1, schedule.items[1].out_tile.hn, TALL.W)
     assert 0 < len({info.id for info in loads if info.shape[1:] == shape}) <= schedule.x_buffers
-    assert schedule.x_buffers < len(schedule.items) // 4
+    assert schedule.x_buffers == most < len(schedule.items) // 4
+
+
+def test_a_loop_needs_a_third_buffer_of_x(change):
+    """x of the output tile after a loop is in the older one of its two, which the next load would overwrite."""
+    change(implicit_gemm_schedule, "X_BUFFERS_MAX", 2)
+    found = [planned(TALL, GEMM, (("x_bytes", 8192), ("loop", loop)))[0].x_buffers for loop in (0, 1)]
+    assert found == [2, 0]
 
 
 #: Kernels of many instructions, and of few, and whether the host and a bare kernel have a loop; the number of rotations
