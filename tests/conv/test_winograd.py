@@ -9,8 +9,12 @@ from volumes import volume
 
 import nkiconv
 from nkiconv.errors import NkiconvError, UnsupportedError
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.timing import trace
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.simulator.timing import Rates
 
 WINOGRAD = {"precision": "winograd"}
 CHANNELS = (("planes", "channels"),)
@@ -126,6 +130,17 @@ def test_k_tiles_of_pairs_of_planes_are_the_whole_to_the_bit():
         )  # fmt: skip
         found.append(y)
     assert same_bits(np.concatenate(found, 2), whole)
+
+
+def test_frames_that_do_not_fit_rotate():
+    """Loads that wait for a tile keep their order; of loads that wait for room later ones would overtake others."""
+    problem = LAYER.replace(C=4, D=3, H=100, W=640, K=3)
+    check_exact(problem, config=config_of("implicit_gemm", **dict(CHANNELS)), **WINOGRAD)
+    request = Request(problem=problem, asked=Asked(precision="winograd"))
+    traced = trace(request, Candidate("implicit_gemm", CHANNELS), Rates())
+    loads = [one.writes[0].info for one in traced.execution.programs[0].instructions if one.op == "dma_copy"]
+    frames = [info.id for info in loads if info.shape[-1] == problem.W and len(info.shape) == 4]
+    assert 1 < len(set(frames)) < len(frames) // 4
 
 
 PAIRS_REFUSED = [

@@ -38,7 +38,7 @@ from ....schedules.implicit_gemm_products import (
     row_parts,
     x_place,
 )
-from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, WAITING_MAX, Item, kinds_of, sums_of
+from ....schedules.implicit_gemm_schedule import WAITING_MAX, Item, kinds_of, sums_of
 from ....schedules.pairs_of_planes import bank_of_y, out_tile_of_y, planes_at_once
 from ....schedules.tiles import share
 from ..._engines import new_ledger
@@ -125,7 +125,7 @@ class Core:
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.ledger, self.zeros_sbuf, self.warm, self.pace, self.every = new_ledger(), zeros_sbuf, [], Pace(), []
         if geometry.direct is not None:
-            self.rows = Frames(self, FRAMES_PART_BYTES, schedule.spare_bytes)
+            self.rows = Frames(self, schedule.frames_bytes)
         else:
             self.rows = Pairs(self) if geometry.precision == "fp16x3" else Rows(self)
         self.late = Deferred(WAIT_MATMULS, partial(store_transposed, operands.y, geometry.y_strides, self.ledger))

@@ -5,9 +5,10 @@ added during the current one (`preparing`).
 """
 
 from ...._nki import nisa, nl
+from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
-from ....schedules.tiles import div_ceil
+from ....schedules.tiles import P_MAX, div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum, scaled
 from ..._epilogue import evacuate
 from ..regions import load_filters
@@ -41,7 +42,12 @@ def sums_of_taps(raws, geometry, block):
 
 
 class Frames(Preparing):
-    """Adds rows of frames in twos."""
+    """Adds rows of frames in twos. turns: the tiles of one shape that loaded frames rotate through, so that loads keep
+    their order; of loads that wait for room later ones would overtake others."""
+
+    def __init__(self, core, most_bytes):
+        super().__init__(core, FRAMES_PART_BYTES, most_bytes)
+        self.shape, self.turns = None, []
 
     def planes(self, out_tile):
         """Frames of an output tile that are loaded."""
@@ -53,7 +59,7 @@ class Frames(Preparing):
         geometry, x = self.geometry, part.x
         first, count, before = frames_of_x(geometry, x.out_tile)
         (parts, _, _, width), seen, hn = x.shape, frames_seen(x.out_tile.zn), part.hn
-        frames_sbuf = nl.ndarray((parts, seen, hn, width), dtype=self.operands.x_dtype, buffer=nl.sbuf)
+        frames_sbuf = self.next_tile((seen, hn, width), part.num_bytes)[0:parts]
         if x.k_tile.depth > 1:
             clear_beside(frames_sbuf, geometry, x)
         for low, high in ((0, before), (before + count, seen)):
@@ -69,6 +75,15 @@ class Frames(Preparing):
                 clear(found_sbuf, 0, width)
         load_copies(self, x, found_sbuf, first, part.h0)
         return frames_sbuf
+
+    def next_tile(self, shape, num_bytes):
+        """The next tile of a shape: loaded parts that are not complete, at most `most_bytes`, keep theirs."""
+        if shape != self.shape:
+            self.shape, self.turns = shape, []
+        full = (len(self.turns) + 1) * num_bytes > max(self.most_bytes, num_bytes)
+        new = None if full else nl.ndarray((P_MAX, *shape), dtype=self.operands.x_dtype, buffer=nl.sbuf)
+        self.turns.append(self.turns.pop(0) if full else new)
+        return self.turns[-1]
 
     def begin(self, part, tiles):
         """Add the frames of a loaded part, which completes it."""
