@@ -58,7 +58,7 @@ class Bound:
         # the core with more work, as planes at an end of x meet fewer taps, or the first one, which has more groups
         every = [schedule.steps(core, PARTS) for core in range(PARTS)]
         self.stores = max(sum(len(residents[b].tiles) for b, _ in steps) for steps in every)
-        steps = max(every, key=lambda steps: (self.sums_ns(steps), len(steps)))
+        steps = max(every, key=lambda steps: (self.work_in(steps), len(steps)))
         groups = dict.fromkeys(b for b, _ in steps)
         works = [self.work_of(residents[b].tiles[0], residents[b].items[i]) for b, i in steps]
         filters = {b: filters_of(target, self.geometry, schedule, residents[b].tiles[0]) for b in groups}
@@ -75,10 +75,12 @@ class Bound:
         #: ns until the first filters are loaded; ns of the Tensor Engine at its full rate
         self.there_ns, self.array_ns = first_load_ns(target) + self.filters.waits + moved_ns, self.busy.tensor
 
-    def sums_ns(self, steps: Sequence[tuple[int, int]]) -> float:
-        """ns of the Tensor Engine for a core's steps, over all M tiles."""
-        every = ((self.schedule.residents[b].tiles, self.schedule.residents[b].items[i]) for b, i in steps)
-        return sum(len(tiles) * self.work_of(tiles[0], item).each.tensor for tiles, item in every)
+    def work_in(self, steps: Sequence[tuple[int, int]]) -> float:
+        """Blocks of a core's steps, over all M tiles; with several planes of taps ns of the Tensor Engine."""
+        every = [(self.schedule.residents[b].tiles, self.schedule.residents[b].items[i]) for b, i in steps]
+        if self.geometry.planes.taps == 1:
+            return sum(len(tiles) * math.prod(part.bn for part in lanes[0]) for tiles, lanes in every)
+        return sum(len(tiles) * self.work_of(tiles[0], lanes).each.tensor for tiles, lanes in every)
 
     def ns(self) -> float:
         """ns from the first DMA to the last."""
