@@ -106,6 +106,8 @@ UNSUPPORTED = {
          "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes"),
     ],
     PIXELS: [
+        (ConvProblem(N=2, C=9, D=5, H=5, W=5, S=1, groups=9, padding=((0, -1), (0, 0), (0, 0)), layout="NDHWC"), {}, {},
+         "^padding of planes, N=2: activation_stationary takes planes evenly apart in one tensor"),
         (M_TILES, {}, {}, "out_perm: neighbouring output channels are 99 elements apart in y"),
         (NHWC.replace(C=300, K=300, groups=2), {}, {}, "feature_group_count=2, C=300, K=300: .* takes 1, or depthwise"),
         (NHWC.replace(dtype="fp8_e4m3"), {}, {}, "img_ref.dtype=float8: activation_stationary takes 16 and 32 bits"),

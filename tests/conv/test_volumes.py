@@ -99,7 +99,7 @@ SETTINGS = {
     "rows, one plane, one copy": (ROWS["riders of 16"], PIXELS, {"depth": 1, "copies": 1}),
     **{f"depthwise planes of one tap, {why}": ((16, 16, 16, axis, SQUARE, SQUARE), None, {})
        for why, axis in MOVING.items()},
-    "planes cropped behind": (STILL, PIXELS, {}),
+    "planes cropped behind": (STILL, BLOCKS, {}),
     "plain": (VOLUMES["causal"], None, {}),
     "2 planes beside, one channel": ((1, 3, *VOLUMES["same"][2:]), BLOCKS, {"depth": 2}),
     **{f"fp8, {why}": (VOLUMES[why], None, {}, "fp8_e4m3") for why in ("same", "several chunks")},
