@@ -321,6 +321,16 @@ def test_states_after_positions(mode, offsets, positions, layout, final):
         assert torch.equal(one, right)
 
 
+def test_parts_of_one_token_share_no_memory(mode):
+    """Two plain parts of one image's token are neighbours in what torch computes."""
+    x, w, state = integers(1, 5, 1), integers(5, 4, seed=1), integers(1, 5, 3, seed=2)
+    given = {"splits": ((1, 2, False), (1, 3, False)), "activation": None, "initial_states": state}
+    compiled = torch.compile(causal_conv1d_split, fullgraph=True, backend="aot_eager")
+    wanted = (torch.cat([state, x], 2) * w).sum(2)[:, None, None]
+    for call in (causal_conv1d_split, compiled):
+        assert torch.equal(torch.cat(call(x, w, **given), 3), wanted)
+
+
 def test_derivatives_in_bf16_are_near(mode):
     """z is rounded before the norm is computed again: relative to the largest, a few roundings."""
     x, w = given = [one.requires_grad_() for one in data(1, 40, dtype=torch.bfloat16)[:2]]

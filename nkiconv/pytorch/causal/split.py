@@ -265,8 +265,9 @@ _ARGUMENTS |= {"cu_seqlens": Sequence[int] | None, "state_positions": Sequence[i
 
 
 def _of_own_memory(given: SplitCall) -> list[Tensor]:
-    """`_on_host` without views."""
-    return [one.clone() if one._is_view() else one for one in _on_host(given)]
+    """`_on_host` without parts that share memory, as those of one token of one image do; no tensor says here, below
+    autograd, that it is a view."""
+    return [one.clone() if one.untyped_storage().nbytes() > one.nbytes else one for one in _on_host(given)]
 
 
 def called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
