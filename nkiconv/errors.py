@@ -121,8 +121,8 @@ def is_array(value: Any) -> bool:
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """The shape of an array; () of all else."""
-    return tuple(getattr(value, "shape", ()))
+    """The shape of an array; () of all else, and of torch's nested tensors, which raise instead of having one."""
+    return () if getattr(value, "is_nested", False) else tuple(getattr(value, "shape", ()))
 
 
 class _Shown(reprlib.Repr):

@@ -216,6 +216,8 @@ CASES = [
       for array in ARRAYS[:2]),
     *(("depthwise_conv1d", TOKENS | {name: value}, UnsupportedError, f"layout='NWC', {name}={value}: must be")
       for name, value in {"stride": True, "dilation": 1.0, "flipped": 0, "strict_nonfinite": 0}.items()),
+    *((name, {"x": good["x"][:0].astype(np.float64)}, DtypeError, "x.dtype=float64")
+      for name, good in GOOD.items() if "x" in good),
     ("conv2d", {"residual": zeros(2, 4, 7, 10), "beta": 10**400}, UnsupportedError, "must be a finite int or float"),
     *(("conv2d", {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type")
       for array in ARRAYS[3:]),

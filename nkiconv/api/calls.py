@@ -163,8 +163,11 @@ def one_image(name: str, array: Any) -> Any:
 
 
 def with_extents(array: Any, extents: dict[int, int]) -> Any:
-    """In place of an array, one without data of other extents along these axes."""
+    """In place of an array, one without data of other extents along these axes; of no dtype of NKI's, zeros that the
+    checks of the call refuse by that dtype."""
     shape = tuple(extents.get(axis, size) for axis, size in enumerate(array.shape))
+    if canonical(array.dtype) is None:
+        return np.broadcast_to(np.zeros((), array.dtype), shape)
     return simulator.ArraySpec(shape, array.dtype)
 
 

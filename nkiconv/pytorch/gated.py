@@ -23,7 +23,7 @@ from torch import Tensor
 from .. import rules
 from ..axis import padding_pairs
 from ..chunks import ORDERS
-from ..errors import refused
+from ..errors import refused, shape_of
 from ..schedules.split import LAYOUTS, taps_unsupported
 from .causal import states
 from .computers import agreements, host, modes
@@ -75,7 +75,7 @@ def gated_short_conv(
     where = layer or "gated_short_conv"
     wrong = rules.accepted("order", order, ORDERS), rules.layout("layout", layout, LAYOUTS)
     raise_all(f"{where} cannot run this call", list(refused(LayoutError, *wrong)))
-    if layout == "NWC" and isinstance(input, Tensor) and input.dim() == 3 and input.shape[1] == 1:
+    if layout == "NWC" and isinstance(input, Tensor) and len(shape_of(input)) == 3 and input.shape[1] == 1:
         # one token is the same memory in both layouts
         more: dict[str, Any] = {"order": order, "return_final_states": return_final_states, "layer": layer}
         found = gated_short_conv(input.transpose(1, 2), weight, bias, initial_states, **more)

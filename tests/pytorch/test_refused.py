@@ -326,6 +326,9 @@ refused(pytorch.causal_conv1d_split, {"x": X, "weight": W, "splits": SPLITS}, [
     ({"weight": W[:, :1], "return_final_states": True}, GeometryError, "one tap"),
     ({"state_positions": [6]}, GeometryError, r"state_positions=\(6,\).*x's 5 tokens"),
     ({"state_positions": 3}, GeometryError, "state_positions=3"),
+    ({"state_positions": torch.ones(2)}, GeometryError, r"state_positions=Tensor \(2,\) torch.float32"),
+    ({"cu_seqlens": CU.to("meta")}, GeometryError, r"cu_seqlens=Tensor \(3,\) torch.int"),
+    ({"cu_seqlens": CU.to_sparse()}, GeometryError, r"cu_seqlens=Tensor \(3,\) torch.int"),
 ])  # fmt: skip
 STEP = {"x": X[:, :, 0], "conv_state": torch.ones(1, 47, 3), "weight": W, "splits": SPLITS}
 refused(pytorch.causal_conv1d_split_update, STEP, [
@@ -400,6 +403,8 @@ refused(pytorch.gated_short_conv, {"input": X, "weight": W}, [
     ({"input": X.transpose(1, 2), "weight": torch.ones(4, 17), "layout": "NWC"}, UnsupportedError, "S=17"),
     ({"layout": "NWC"}, GeometryError, "input.shape"),
     ({"input": X[0], "layout": "NWC"}, LayoutError, "N, W, C"),
+    ({"input": torch.nested.nested_tensor([X[0]]), "layout": "NWC"}, LayoutError, "input: nested tensors are not"),
+    ({"order": torch.nested.nested_tensor([X[0]])}, LayoutError, r"order=Tensor \(\) torch.float32"),
     ({"input": X[:, :11]}, LayoutError, "no multiple of 3"),
     ({"weight": W[:3]}, GeometryError, "input.shape"),
     ({"bias": W[:3, 0]}, GeometryError, "bias"),

@@ -45,6 +45,9 @@ from .call import Call
 from .checks import check_update, kinds, shapes
 from .ring import ConvState
 
+#: dtypes of tensors of places.
+_INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 @one_call
 def causal_conv1d_split(
@@ -158,8 +161,9 @@ def causal_conv1d_split_update(
 
 
 def _as_ints(given: Any) -> Any:
-    """The values of a sequence or a tensor as a tuple; other objects unchanged."""
-    listed = given.tolist() if isinstance(given, Tensor) else given
+    """The values of a sequence or a tensor as a tuple; others, and tensors without integers to read, unchanged."""
+    readable = isinstance(given, Tensor) and given.dtype in _INTS and given.layout == torch.strided
+    listed = given.tolist() if readable and not (given.is_meta or given.is_nested) else given
     is_listed = isinstance(listed, (Sequence, torch.Size)) and not isinstance(listed, str)
     return int_of(tuple(listed)) if is_listed else listed
 
