@@ -162,21 +162,21 @@ class Operation(ABC):
         def fits(one: tuple[str, Guess]) -> bool:
             return self.fits_whole(shape, one[0], one[1].config)
 
+        def least_of(some: list[tuple[str, Guess]]) -> Guess | None:
+            return next((one[1] for one in sorted(some, key=lambda one: one[1].ns) if fits(one)), None)
+
         found: list[tuple[str, Guess]] = []
         short: list[tuple[str, Guess]] = []
         most_ns = math.inf
-        for name in algorithms:
-            own = (
-                [] if self.excludes(name, shape) else [(name, one) for one in self.known[name].guesses(shape, most_ns)]
-            )
+        for name in (one for one in algorithms if not self.excludes(one, shape)):
+            own = [(name, one) for one in self.known[name].guesses(shape, most_ns)]
             found += own
             short += [one for one in own if self.known[name].is_short(shape, one[1])]
-            least = next(filter(fits, sorted(short, key=lambda one: one[1].ns)), None)
-            most_ns = math.inf if least is None else near * least[1].ns
+            least = least_of(short)
+            most_ns = math.inf if least is None else near * least.ns
         for some in (short, found):
-            least = next(filter(fits, sorted(some, key=lambda one: one[1].ns)), None)
-            if least is not None:
-                return [one for one in some if one[1].ns <= near * least[1].ns and fits(one)]
+            if (least := least_of(some)) is not None:
+                return [one for one in some if one[1].ns <= near * least.ns and fits(one)]
         return []
 
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:

@@ -30,7 +30,7 @@ CLOSE = 1.04
 AT_FLOOR = 1.002
 #: Largest ratio of cores' shares of a part to even shares at which times are extrapolated along a line.
 EVEN = 1.25
-#: Largest ratio of a unit's times by two pairs of parts on one line: the first units of a kernel take longer.
+#: Largest ratio of a unit's times by two pairs of parts that agree: the first units of a kernel take longer.
 STRAIGHT = 1.05
 #: Most instructions of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB).
 VERIFIED_INSTRUCTIONS = 100_000
@@ -164,8 +164,8 @@ class Timekeeper:
     def _by_parts(self, candidate: Candidate) -> Trial | None:
         """The trial of a kernel that is too long, from parts; None if parts are too long or do not run.
 
-        Parts are doubled to `SLICE_INSTRUCTIONS`, and on until two pairs are on one line or have as many as a whole
-        kernel.
+        Parts are doubled until they have `SLICE_INSTRUCTIONS`, and further until two pairs agree on a unit's time, or
+        parts are as long as a kernel that is timed as a whole.
         """
         for reduction in reductions(self.request.problem, self.request.asked):
             found: tuple[Parts, Traced, Traced] | None = None

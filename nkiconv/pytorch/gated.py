@@ -147,7 +147,7 @@ class Call(NamedTuple):
 
     @property
     def called(self) -> Called:
-        """The call of the kernel of channels first."""
+        """The call of the kernel that reads channels first."""
         padding = int(self.padding[0]), int(self.padding[1])
         asked = dataclasses.replace(self.asked, padding=(padding,))
         more: dict[str, Any] = {"keeps_state": self.return_final_states, "chunks": self.chunks}
@@ -228,7 +228,7 @@ def _laid(given: Call, y: Tensor) -> Tensor:
 
 
 def split_of(given: Call) -> SplitCall:
-    """The call of the kernel of token-major rows, beside its chunks."""
+    """The call of the kernel that reads token-major rows; `chunks` are an argument beside it."""
     splits = ((1, given.weight.shape[0], False),)
     return SplitCall(
         *given[:4], splits, given.activation, 0.0, "NWC", given.return_final_states, None, None, None, given.layer
@@ -282,8 +282,8 @@ def _by_torch(given: Call) -> tuple[Tensor, Tensor]:
 
 def _by_kernel(backend: str, given: Call) -> Sequence[Tensor]:
     if given.layout == "NWC":
-        (y, *final), none = modes.lazy(backend).causal_conv1d_split(split_of(given), given.chunks), _made(given)
-        return torch.ops.aten._unsafe_view(y, none[0].shape), final[0] if final else none[1]
+        (y, *final), empty = modes.lazy(backend).causal_conv1d_split(split_of(given), given.chunks), _made(given)
+        return torch.ops.aten._unsafe_view(y, empty[0].shape), final[0] if final else empty[1]
     found = modes.lazy(backend).convolve(given.called)
     return found if given.return_final_states else (found, given.input.new_empty(*found.shape[:2], 0))
 

@@ -103,9 +103,9 @@ class Bound:
         y_ns = self.moved_ns(each * kn * y_item, kn * y_item, each)
         filters_ns = kn * geometry.C * num_taps(geometry) * item * target.hbm_byte_ns
         matmuls = [(float(k_tiles), float(columns)) for _, columns in cut(kn, plan.most_k)]
-        array_ns = self.tensor_ns(matmuls, k_tiles, each)
-        read_ns = (kn + k_tiles * each / 2) * target.vector_ns / READERS
-        array_ns, read_ns = blocks * array_ns + self.tensor_ns([], raw), blocks * read_ns + raw * P_MAX / 4
+        array_ns = blocks * self.tensor_ns(matmuls, k_tiles, each) + self.tensor_ns([], raw)
+        copied = blocks * k_tiles * each + raw * P_MAX
+        read_ns = (blocks * kn * target.vector_ns + copied * target.copy_ns(item)) / READERS
         return x_ns + array_ns, read_ns, filters_ns + blocks * (x_ns + y_ns)
 
     # ---------------------------------------------------------------------------------------- y as NHWC

@@ -186,8 +186,8 @@ def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[list[RowSe
 
 def _loop(target: Target, geometry: Geometry, options: Options, settings: RowSettings) -> int:
     """Rotations of the circular buffer in the body of a device loop: the most of LOOPS whose steps are equal; 0, no
-    loop, for a short kernel. Longer ones are short if matmuls of a step do not hide its stores, and loads of a
-    residual, which then wait."""
+    loop, for a short kernel. Where matmuls of a step do not hide its stores and loads of a residual, which wait for
+    each other in a loop, kernels of up to UNROLLED_NS are short."""
     plan, *looped = (make_rows(geometry, options, replace(settings, loop=loop)) for loop in (0, *LOOPS))
     assert plan is not None  # it has a bound
     bound = Bound(target, geometry, options, plan)

@@ -1,9 +1,9 @@
 """Channels that share the partitions of a K tile, and the products of a plane of taps.
 
-Each 128 channels take one product a tap. The channels left over are folded: if they fit twice or more, their copies
-follow each other, each shifted by one more column of taps; else the free partitions hold a part of them at another tap,
-a rider: as many products as there are parts then cover all of that tap, which needs no product. Each distance between a
-product's tap and its rider's takes a copy of the channels.
+Each 128 channels take one product a tap. The channels left over are folded. If they fit twice or more, their copies
+follow each other, each shifted by one more column of taps. Else the free partitions hold a part of them at another tap,
+a rider; once riders of several products hold all parts, that tap needs no product. Each distance between a product's
+tap and its rider's takes a copy of the channels.
 """
 
 from __future__ import annotations

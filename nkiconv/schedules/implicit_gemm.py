@@ -147,7 +147,8 @@ def left_over(count: int) -> int:
 
 def fold_of(geometry: Geometry) -> tuple[int, int]:
     """(K tiles, copies) of the left-over input channels; (1, 1) if they cannot be folded. Two K tiles if that takes
-    fewer products than one without copies."""
+    fewer products than one without copies: three copies of each, so of 65 to 84 channels with 3 or 5 or more columns
+    of taps."""
     each, columns = geometry.C // geometry.groups, geometry.columns
     rest, plain = each % P_MAX, each > 1 and has_own_m_tiles(geometry)
     if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:

@@ -37,8 +37,8 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil,
 
 #: Bytes a partition of blocks of taps in flight, if more than one.
 AHEAD_BYTES = 24_576
-#: Buffers of x of a shape, the fewest without a device loop, after which the next x is in the older one of its two, and
-#: the most: images of 400 x 400 and 700 x 640 take as long with 4 to 64, and at most 1.001 times as long with 3.
+#: The fewest buffers of x of a shape, one more with a device loop, as x of the output tile after the loop is in the
+#: older one of its two; the most: images of 400 x 400 and 700 x 640 take as long with 4 to 64, 1.001 times with 3.
 X_BUFFERS_MIN, X_BUFFERS_MAX = 2, 16
 #: fp32 tiles of a bank's outputs that a norm needs besides the sums.
 NORM_BANKS = 6

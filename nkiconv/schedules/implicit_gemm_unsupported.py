@@ -144,9 +144,9 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
         )
     if fold in ("inputs", "both") and depth == 1:
         return (
-            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, or, with enough "
-            f"taps, to 84, several columns of taps, no more than W, one group or groups of more than 64 channels, no "
-            f"lhs_dilation of columns, and rows of x in HBM, not channels side by side; use 'none' or 'outputs'"
+            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, or 1 to 84 if S "
+            f"is 3 or above 4, several columns of taps, no more than W, one group or groups of more than 64 channels, "
+            f"no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use 'none' or 'outputs'"
         )
     if tiles > 1 and product in FP8_PRODUCTS:
         return f"config fold={fold}, product={product}: fp8 pairs have one folded K tile; use 'none' or 'outputs'"

@@ -79,12 +79,11 @@ def read_pixels(config: Config, shard: str, side: int, fold: int, shifts: int) -
 class Source:
     """Axes of x as the algorithm loads them.
 
-    fold: rows of y packed along the columns of the Tensor Engine, with slots rows of x on the partitions, and the next
-    ones `step` rows further down: padded row h * step + j of x is row h of slot j, so that a product takes so many rows
-    of taps, of `down`. slots and step are 1 if rows are not packed; then `rows` is that of the problem. shifts: copies
-    of all slots, each one tap further on the right, so that a product takes so many columns of taps; `columns` has a
-    multiple of them. dense: rows and columns of x are stored without zeros between elements, as all pixels of a tile
-    see x at the same taps.
+    fold: rows of y packed along the columns of the Tensor Engine. slots: rows of x on the partitions; row h of slot j
+    is padded row h * step + j of x. A product takes the taps of all slots, and a column of taps `down` products. slots
+    and step are 1 if rows are not packed; then `rows` is that of the problem. shifts: copies of all slots, each one tap
+    further on the right, so that a product takes so many columns of taps; `columns` has a multiple of them. dense: rows
+    and columns of x are stored without zeros between elements, as all pixels of a tile see x at the same taps.
     """
 
     planes: Axis
@@ -103,8 +102,8 @@ class Source:
 
     @property
     def again(self) -> int:
-        """Rows of a window that only give their elements to slots from `step` on, which hold what slots before them
-        hold further down."""
+        """Rows at the end of a window that products do not read: they are copied to slots from `step` on, whose rows
+        are those of earlier slots further down."""
         return div_ceil(self.slots, self.step) - 1
 
     @property
@@ -169,8 +168,8 @@ def seen_rows(rows: Axis, fold: int) -> int:
 
 
 def slots_of(geometry: Geometry, fold: int, shifts: int) -> tuple[int, int]:
-    """(step, slots) of a Source: the fewest slots, at least step, for the fewest products of those that the partitions
-    have room for; a single row of outputs has some if x has copies."""
+    """(step, slots) of a Source: the fewest products that the partitions have room for, by the fewest slots, at least
+    `step`. (1, 1) without packed rows: a single row of outputs has slots only where x has copies."""
     rows, most = geometry.rows, P_MAX // (shifts * geometry.C)
     step, seen = fold * rows.stride, seen_rows(rows, fold) + 1
     if fold == 1 and (shifts == 1 or rows.dilation > 1 or step > min(most, seen)):

@@ -33,9 +33,10 @@ READS_OWN = (*OWN, "weight_stationary")
 FEW = 64
 #: Bytes a partition of one piece of a copy of x or y, and of filters.
 PIECE_BYTES, FLIP_BYTES = 16_384, 8192
-#: How many times as long as such a copy DMA transposes take for which it pays: matmuls hide them, but not the copy.
+#: Least ratio of the time of DMA transposes to that of sorting pixels at which sorting pays: matmuls hide transposes,
+#: and wait for the sorted copy.
 HIDDEN = 2.5
-#: Cached answers to whether it pays.
+#: Cached answers of `sorts_x`.
 KEPT = 256
 
 

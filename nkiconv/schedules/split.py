@@ -3,9 +3,9 @@
     part i of `splits`: (heads, dim, normalised); its channels follow those of the parts before it
 
 The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Images of up to 64 tokens
-share steps. A normalised head is whole
-in a group. Steps of normalised parts, which keep Vector busy, alternate with steps of the others. The cores share each
-kind of steps, in order: by groups, and by tokens if groups do not divide evenly.
+share steps. A normalised head is whole in a group. Steps of normalised parts, which keep Vector busy, alternate with
+steps of the others. The cores share each kind of steps, in order: by groups, and by tokens if groups do not divide
+evenly.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def chunks_unsupported(chunks: str | None, layout: str) -> str:
 
 
 def channels_unsupported(first_channel: object, C: int, channels: int) -> str:
-    """Why x's `channels` have none from `first_channel` on for C of the filters; "" if they have, or if None."""
+    """Why x, which has `channels`, has not C of them from `first_channel` on; "" if it has, or if that is None."""
     if first_channel is None:
         return ""
     if not (type(first_channel) is int and 0 <= first_channel <= channels - C):
@@ -140,8 +140,8 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class SplitGeometry:
-    """One call. x_n, x_c and x_t are strides of x in HBM, in elements; C is the channels of one of x's chunks, and
-    `first` the place of the first one's."""
+    """One call. x_n, x_c and x_t: strides of x in HBM, in elements. C: channels of each chunk. first: channels of x
+    before the first chunk."""
 
     N: int
     C: int
@@ -267,8 +267,8 @@ def shared_rows(geometry: SplitGeometry) -> list[tuple[TokenRow, int]]:
 
 
 def transposes_states(geometry: SplitGeometry, images: int) -> bool:
-    """Whether the states of images that share a load arrive in long runs, to be transposed position by position, and
-    not in an element of HBM for each channel of each image. Few of these take less, unless they are tiny."""
+    """Whether states of images that share a load arrive in runs of all channels, to be transposed position by position.
+    Else each channel of an image is an element of HBM, which takes less for few images, unless elements are tiny."""
     size = (geometry.S - 1) * geometry.itemsize
     return geometry.x_t != 1 and images * (TINY_TIMES if size <= TINY_BYTES else 1) >= size
 

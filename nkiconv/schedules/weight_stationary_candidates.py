@@ -79,8 +79,8 @@ def plan(algorithm: str, geometry: Geometry, options: Options, config: Config) -
 def candidates(
     algorithm: str, target: Target, geometry: Geometry, options: Options, config: Config, most_ns: float = math.inf
 ) -> list[tuple[float, Any]]:
-    """(bound, complete settings) that run and contain the given ones, by ascending bound; perhaps none above
-    `most_ns`."""
+    """(bound, complete settings) that run and contain the given ones, by ascending bound; those above `most_ns`
+    may be left out."""
     family, given = FAMILIES[algorithm], dict(config or ())
     if family.unsupported_reason(geometry, options, config):
         return []
@@ -146,7 +146,7 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
     ends_ns = round_trip_ns(target)
 
     def columns_of(U: int, V: int) -> int:
-        """Columns of a core's sums of an M tile and of one of V rows."""
+        """Columns of a core's sums of an M tile, of one of the V rows of y on a partition."""
         return div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
 
     @cache

@@ -21,8 +21,8 @@ from .pixel_tiles import SHARDS, Cut, PixelItem, Source, cut_of, is_padded, sour
 from .settings import WARM_UPS, Settings, choice, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut_into, div_ceil, fits_sbuf
 
-#: The least bytes of a row of a window, as a DMA engine takes 11 ns or more for a run, and the most channels: others
-#: are transposed by DMA, or sorted.
+#: The least bytes of a row of a window, as fewer take a DMA engine as long (trn2.toml, dma.small_element_ns), and the
+#: most channels: DMA transposes others, or an engine sorts them.
 RUN_BYTES, CHANNELS = 40, 16
 #: Windows in SBUF as loaded, and transposed; cached answers to whether a problem is computed as windows.
 BUFFERS, PLANS_KEPT = 2, 128

@@ -78,7 +78,7 @@ UNSUPPORTED = {
     GEMM: [
         (M_TILES.replace(C=256), {"fold": "inputs"}, {}, "config fold=inputs: needs C=256 with 1 to 64 channels"),
         (M_TILES.replace(S=1), {"fold": "inputs"}, {}, "several columns of taps"),
-        (M_TILES.replace(C=85, S=3), {"fold": "inputs"}, {}, "or, with enough taps, to 84"),
+        (M_TILES.replace(C=85, S=3), {"fold": "inputs"}, {}, "or 1 to 84 if S is 3 or above 4"),
         (FOLDED["two K tiles"].replace(dtype="fp8_e4m3"), PAIRS | {"fold": "inputs"}, {}, "have one folded K tile"),
         (M_TILES.replace(lhs_dilation=(1, 2)), {"fold": "both"}, {}, "no lhs_dilation of columns"),
         (M_TILES.replace(R=1), {"fold": "outputs"}, {}, "that share rows of x"),

@@ -40,8 +40,8 @@ def places_of_elements(found, first):
 
 
 def multiply(dst, stationary, moving, adds, side=(0, 1), below=(0, 1), **how):
-    """A matmul, on row tile `side` (number, count) and on column tile `below` (number, count) if `dst` fits one; how:
-    which operand is zeros and ones."""
+    """A matmul, on row tile `side` (number, count) and on column tile `below` (number, count) if `dst` fits one.
+    how: `is_stationary_onezero` or `is_moving_onezero`, of an operand of zeros and ones."""
     P_MAX = nl.tile_size.pmax
     rows, columns = P_MAX // side[1], P_MAX // below[1]
     columns = columns if dst.shape[0] <= columns else P_MAX

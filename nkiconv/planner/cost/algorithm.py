@@ -63,8 +63,8 @@ class Algorithm:
     order: tuple[str, ...] = ()
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
-        """The first settings, found quickly; [] if the algorithm does not run the problem, or is never best; perhaps
-        none above `most_ns`."""
+        """The first settings, found quickly; [] if the algorithm does not run the problem, or is never best;
+        guesses above `most_ns` may be left out."""
         return []
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:

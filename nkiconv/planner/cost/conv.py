@@ -49,8 +49,8 @@ class ConvAlgorithm(Algorithm):
         raise NotImplementedError
 
     def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
-        """(bound without copies, complete settings) that agree with a config and run, the least bound first; perhaps
-        none above `most_ns`."""
+        """(bound without copies, complete settings) that agree with a config and run, the least bound first; those
+        above `most_ns` may be left out."""
         raise NotImplementedError
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
@@ -233,7 +233,8 @@ class OfBlocks(ConvAlgorithm):
         return [*settings.near(complete), *(one for one in others if one != complete)]
 
     def _least(self, shape: Shape, config: Config, most_ns: float = math.inf) -> list[tuple[float, Any]]:
-        """(bound, settings) of candidates that agree with a config, the least first; perhaps none above `most_ns`."""
+        """(bound, settings) of candidates that agree with a config, the least first; those above `most_ns` may be left
+        out."""
 
         def found() -> list[tuple[float, Any]]:
             geometry = seen_by(self.name, shape.geometry, None)

@@ -148,7 +148,7 @@ def _stored(x: Tensor) -> tuple[str, Tensor]:
 
 def _whole(rows: Tensor) -> tuple[Tensor, int | None]:
     """(the contiguous [N, L, channels] of which rows [N, L, C] are some channels, the place of their first), as of a
-    projection's result; (rows, None) where they are all, contiguous."""
+    projection's result; else (rows, contiguous, None)."""
     base, (N, L, C), channels = rows._base, rows.shape, rows.stride(1)
     if rows.is_contiguous() or base is None or not base.is_contiguous():
         return rows.contiguous(), None

@@ -69,7 +69,7 @@ def channel_violations(
 
 
 def beside_violations(name: str, one: torch.Tensor, x: torch.Tensor) -> Iterator[NkiconvError]:
-    """Errors of a tensor that has not the dtype and device of the input."""
+    """Errors of a tensor whose dtype or device is not the input's."""
     yield from refused(DtypeError, rules.same(name, "dtype", one.dtype, "input", x.dtype))
     yield from refused(UnsupportedError, rules.same(name, "device", one.device, "input", x.device))
 

@@ -11,10 +11,10 @@ all of them see elements of x at the same taps, and zeros at the others, which a
     | y      | stationary               | K (partitions)         | M (columns)   | N             | evacuation   |
     |--------|--------------------------|------------------------|---------------|---------------|--------------|
     | NHWC   | x, the window of one tap | c; few: shifts, h, c   | 128 pixels    | k; folded p, k| plain        |
+    | windows| x, rows of a channel's   | r, s                   | 128 pixels    | k             | plain        |
+    |        | taps                     |                        |               |               |              |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
     |        |                          | each at the next tap   | of rows       |               |              |
-    | windows| x, rows of a channel's | r, s                   | 128 pixels    | k             | plain        |
-    |        | taps, as loaded        |                        |               |               |              |
     | patches| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
     | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
     | wise   |                          |                        |               | blocks of y   |              |

@@ -135,12 +135,8 @@ class Filters:
     def transpose_packed(self, part, raw_sbuf):
         """Transpose filters [k, c, r, s] to [(shift, slot, c), products, (row, k)]: for each output row and product a
         block of their taps, which has zeros where a slot's row of x is outside of the row's window."""
-        source, step, (k0, kn), (parts, every, _) = (
-            self.plan.source,
-            self.geometry.rows.stride,
-            part,
-            self.tiles[0].shape,
-        )
+        source, step, (k0, kn) = self.plan.source, self.geometry.rows.stride, part
+        parts, every, _ = self.tiles[0].shape
         top, *extents = padded_taps(self.geometry, source)
         if list(raw_sbuf.shape[2:]) != extents:
             taps_sbuf, raw_sbuf = raw_sbuf, constant((*raw_sbuf.shape[:2], *extents), raw_sbuf.dtype, 0.0)

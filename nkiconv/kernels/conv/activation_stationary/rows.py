@@ -238,12 +238,8 @@ class RowCore(Core):
     def products_of_residual(self, results, banks, sums):
         """Products that add a residual to sums, as `sums_of` yields them: of each block, and of the part of a bank that
         is in it."""
-        P_MAX, K, size, (_, _, segments, _) = (
-            nl.tile_size.pmax,
-            self.geometry.K,
-            results.item.zn * self.geometry.K,
-            results.residual.shape,
-        )
+        P_MAX, K, segments = nl.tile_size.pmax, self.geometry.K, results.residual.shape[2]
+        size = results.item.zn * K
         for (z, count), acc_psum in zip(banks, sums):
             flat_psum = acc_psum.reshape((acc_psum.shape[0], count * K))
             for block in range(z * K // P_MAX, div_ceil((z + count) * K, P_MAX)):

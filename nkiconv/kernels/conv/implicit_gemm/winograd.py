@@ -43,7 +43,7 @@ def sums_of_taps(raws, geometry, block):
 
 class Frames(Preparing):
     """Adds rows of frames in twos. turns: the tiles of one shape that loaded frames rotate through, so that loads keep
-    their order; of loads that wait for room later ones would overtake others."""
+    their order: one that waits for room would be overtaken by later ones."""
 
     def __init__(self, core, most_bytes):
         super().__init__(core, FRAMES_PART_BYTES, most_bytes)

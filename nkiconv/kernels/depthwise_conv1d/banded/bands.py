@@ -24,7 +24,7 @@ from ....schedules.tiles import div_ceil, whole_words
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 
-#: Words of zeros in a row of z above which Vector takes a share of GpSimd's.
+#: Words of zeros in a row of z that GpSimd writes alone, as loads of x wait for Vector.
 SHARED = 512
 #: Parts of bf16 that hold all bits of a bias in fp32.
 BIAS_PARTS = 3
@@ -89,7 +89,7 @@ def load_banded_filters(run, index):
 
 
 def zero_columns(z_sbuf, begin, end):
-    """Zeros in columns of z, two of 16 bits at a time, two of three by Vector, else GpSimd."""
+    """Zeros in columns of z, two of 16 bits at a time, by GpSimd; if they are many, two of three by Vector."""
     words = as_words(z_sbuf)
     each = z_sbuf.shape[3] // words.shape[3]
     first, last = div_ceil(begin, each), end // each
