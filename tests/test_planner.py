@@ -51,10 +51,10 @@ def test_an_extrapolated_time_is_scaled_down_to_the_work_of_the_busiest_engine_a
         Trial(Candidate("mixed", (("columns", n),)), 100.0, 9, None, 9.0, extrapolated_from=1, least_us=80.0)
         for n in (32, 64)
     )
-    times.found = {trial.key: trial for trial in (one, other)}
+    times.found = {trial.candidate.key: trial for trial in (one, other)}
     monkeypatch.setattr(times, "whole", lambda _: dataclasses.replace(one, us=20.0, extrapolated_from=None))
     times.time_whole(one)
-    assert (times.found[one.key].us, times.found[other.key].us) == (20.0, 80.0)
+    assert (times.found[one.candidate.key].us, times.found[other.candidate.key].us) == (20.0, 80.0)
 
 
 def test_parts_are_doubled_until_the_times_of_units_are_alike(monkeypatch):

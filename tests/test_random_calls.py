@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv.errors import GeometryError
 from nkiconv.planner.candidates import Candidate, field_of
-from nkiconv.planner.conv import LEAST_BLOCK, block_of
+from nkiconv.planner.conv import LEAST_BLOCK
 from nkiconv.planner.operations import OPERATIONS, violations
 from nkiconv.planner.request import Asked, Config, Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.rules import FILTER_LAYOUTS, FILTER_PERMS, LAYOUTS, VOLUME_FILTER_LAYOUTS, VOLUME_LAYOUTS
-from nkiconv.schedules.implicit_gemm import PRODUCTS
+from nkiconv.schedules.implicit_gemm import PRODUCTS, packed_channels
 from nkiconv.simulator import ArraySpec
 from nkiconv.simulator.dtypes import DTYPES as numpy_of
 from nkiconv.simulator.timing import Rates
@@ -152,7 +152,7 @@ def what_is_asked(rng: random.Random, operation: str, problem: ConvProblem) -> A
     if problem.transposed:
         return Asked(**found)
     layouts = VOLUME_FILTER_LAYOUTS if problem.is_volume else FILTER_LAYOUTS
-    block = block_of(problem.K, problem.C, math.prod(problem.filter_shape[2:]), problem.itemsize)
+    block = packed_channels(problem.K, problem.C, math.prod(problem.filter_shape[2:]), problem.itemsize)
     packs = problem.groups == 1 and block >= min(problem.K, LEAST_BLOCK)
     found["packed"] = packs and rng.random() < 0.3
     found["filter_layout"] = None if found["packed"] else rng.choice([None, None, *layouts])

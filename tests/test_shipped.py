@@ -15,7 +15,6 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.robust import Regrets
 from nkiconv.planner.shipped import Shipped, key_of, known
 from nkiconv.planner.timekeeper import Trial
-from nkiconv.planner.timekeeper import key_of as key_of_candidate
 from nkiconv.planner.timing import phases, trace
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.timing import Rates
@@ -70,7 +69,7 @@ def test_calls_and_searches_take_it_before_an_estimate(ship):
     for other in ({"constants": (("dma.hbm_shared_gbps", 100.0),)}, {"algorithms": ("implicit_gemm",)}):
         assert known(Request(problem=PROBLEM, asked=REQUEST.asked, **other)) is None
     field = field_of(REQUEST, Rates())
-    assert key_of_candidate(field.default(field.start(wide=False)[0])) == ("implicit_gemm", PLAN.config)
+    assert field.default(field.start(wide=False)[0]).key == ("implicit_gemm", PLAN.config)
 
 
 @pytest.mark.parametrize(("algorithm", "config"), [

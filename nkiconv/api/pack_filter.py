@@ -8,9 +8,10 @@ import numpy as np
 
 from .. import rules
 from ..errors import LayoutError, UnsupportedError, raise_all, refuse
-from ..planner.conv import LEAST_BLOCK, block_of
+from ..planner.conv import LEAST_BLOCK
 from ..reference import AnyArray
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
+from ..schedules.implicit_gemm import packed_channels
 from .calls import one_array, shape_of
 from .conv_problem import IMAGES, VOLUMES, filter_axes
 
@@ -38,7 +39,7 @@ def pack_filter(w: AnyArray, *, filter_layout: str | None = None) -> AnyArray:
     raise_all("pack_filter cannot pack this", list(one_array("w", w, filter_axes(filter_layout), CONV2D_DTYPES)))
     canonical = w.transpose(FILTER_PERMS[filter_layout])
     K, C, *taps = canonical.shape
-    kn = block_of(K, C, math.prod(taps), w.dtype.itemsize)
+    kn = packed_channels(K, C, math.prod(taps), w.dtype.itemsize)
     if kn < min(K, LEAST_BLOCK):
         raise UnsupportedError(
             f"w.shape={w.shape}: the largest blocks that K={K} can be packed in have {kn} channels, at least "

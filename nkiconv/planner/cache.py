@@ -106,13 +106,9 @@ def _sha256(document: Any) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _name(wanted: dict[str, Any]) -> str:
-    return _sha256(wanted)[:32]
-
-
-def path(request: Request) -> Path:
-    """The file of a request's plan."""
-    return directory() / f"{_name(key(request))}.json"
+def path(wanted: dict[str, Any]) -> Path:
+    """The file of a key."""
+    return directory() / f"{_sha256(wanted)[:32]}.json"
 
 
 def load(request: Request) -> Plan | None:
@@ -138,7 +134,7 @@ def store_estimate(request: Request, estimate: Estimate) -> None:
 def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Kept | None:
     """The plan or estimate under a key; None without one, and with a warning if its file cannot be used."""
     try:
-        file = directory() / f"{_name(wanted)}.json"
+        file = path(wanted)
     except RuntimeError:
         return None  # `_store` warns
     if file in _memory:
@@ -165,7 +161,7 @@ def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Ke
 
 def _store(wanted: dict[str, Any], kind: str, document: dict[str, Any], kept: Plan | Estimate) -> None:
     try:
-        file = directory() / f"{_name(wanted)}.json"
+        file = path(wanted)
     except RuntimeError as error:
         _warn(f"the {kind} is not kept ({error}); set {VARIABLE} to a directory that can be written")
         return

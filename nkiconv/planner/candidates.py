@@ -33,6 +33,11 @@ class Candidate:
     algorithm: str
     config: Config
 
+    @property
+    def key(self) -> tuple[str, Config]:
+        """Its algorithm and its settings sorted by name."""
+        return self.algorithm, self.config and tuple(sorted(self.config))
+
 
 @dataclass(frozen=True)
 class Field:

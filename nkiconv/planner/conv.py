@@ -62,9 +62,8 @@ class Conv(Operation):
                 f"operation={self.name!r}: the problem's transposed is {problem.transposed}; leave it out"
             )
         yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, self.dtypes))
-        for name in ("initial_state", "return_final_state"):
-            if getattr(asked, name):
-                yield UnsupportedError(f"{name}=True: {self.name} has no state; drop it")
+        for name in asked.given("initial_state", "return_final_state"):
+            yield UnsupportedError(f"{name}=True: {self.name} has no state; drop it")
         if asked.chunks is not None:
             yield UnsupportedError(f"chunks={asked.chunks!r}: {self.name} has none; multiply before and after it")
         if asked.has_prologue:
@@ -107,16 +106,11 @@ class Conv(Operation):
         kwargs |= epilogue_arguments(problem, asked)
         if asked.residual is not None:
             kwargs["beta"] = 0.5 if asked.scaled else 1.0  # any other number than 1 gives the same kernel
-        if asked.precision is not None:
-            kwargs["precision"] = asked.precision
-        if asked.return_stats is not None:
-            kwargs["return_stats"] = asked.return_stats
+        kwargs |= asked.given("precision", "return_stats", "return_final_frames")
         if asked.packed and problem.is_volume:
             kwargs["packed"] = True
         if asked.initial_frames:
             kwargs["initial_frames"] = ArraySpec(planes_shape(problem, asked.initial_frames), dtype)
-        if asked.return_final_frames:
-            kwargs["return_final_frames"] = asked.return_final_frames
         if asked.filter_layout is not None:
             kwargs["kern_perm"] = FILTER_PERMS[asked.filter_layout]
         kwargs |= prologue_arguments(problem, asked)
@@ -195,13 +189,8 @@ def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
         shape = problem.filter_shape
         return shape if perm is None else tuple(shape[perm.index(i)] for i in range(len(perm)))
     K, C, *taps = problem.filter_shape
-    kn = block_of(K, C, math.prod(taps), problem.itemsize)
+    kn = packed_channels(K, C, math.prod(taps), problem.itemsize)
     return (K // kn * C, *taps, kn) if problem.is_volume else (K // kn, C, *taps, kn)
-
-
-def block_of(K: int, C: int, taps: int, itemsize: int) -> int:
-    """Output channels of a block of a packed filter."""
-    return int(packed_channels(K, C, taps, itemsize))
 
 
 def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
@@ -247,12 +236,8 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
         yield LayoutError(f"filter_layout={layout!r}: {why}; use None, or one that fits")
     if problem.transposed:
-        plain_norm = (("y_norm", None), *((name, False) for name in pixel_norms.BELONG))
-        for name, plain in (("packed", False), ("filter_layout", None), *plain_norm):
-            if getattr(asked, name) != plain:
-                yield UnsupportedError(
-                    f"{name}={getattr(asked, name)!r}: transposed convolutions take {plain}; drop it"
-                )
+        for name, value in asked.given("packed", "filter_layout", "y_norm", *pixel_norms.BELONG).items():
+            yield UnsupportedError(f"{name}={value!r}: transposed convolutions take {getattr(Asked, name)}; drop it")
     if asked.packed and problem.groups > 1:
         yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")
 

@@ -42,12 +42,9 @@ class DepthwiseConv1d(Operation):
         yield from chunk_violations(problem, asked)
         if asked.has_prologue:
             yield from refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
-        lacking = ("precision", None), ("scaled", False), ("packed", False), ("return_stats", None)
-        on_y = (("y_norm", None), *((name, False) for name in pixel_norms.BELONG))
-        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0), ("x_upsample", 1), *on_y):
-            value = getattr(asked, name)
-            if value != plain:
-                yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")
+        lacking = "precision", "scaled", "packed", "return_stats", "initial_frames", "return_final_frames"
+        for name, value in asked.given(*lacking, "x_upsample", "y_norm", *pixel_norms.BELONG).items():
+            yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         geometry = geometry_of(request.problem, times, request.asked.chunks)
@@ -67,13 +64,10 @@ class DepthwiseConv1d(Operation):
             problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config, rows=True
         )
         kwargs |= epilogue_arguments(problem, asked)
-        if asked.chunks is not None:
-            kwargs["chunks"] = asked.chunks
+        kwargs |= asked.given("chunks", "return_final_state")
         kwargs |= prologue_arguments(problem, asked)
         if asked.initial_state:
             kwargs["initial_state"] = ArraySpec((problem.N, problem.C, problem.width.window - 1), dtype)
-        if asked.return_final_state:
-            kwargs["return_final_state"] = True
         shape = chunked_shape(problem, asked.chunks)
         return (ArraySpec(shape, dtype), ArraySpec(problem.filter_shape, dtype)), kwargs
 

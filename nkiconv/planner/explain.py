@@ -110,20 +110,17 @@ def problem_words(problem: ConvProblem, asked: Asked) -> tuple[str, str]:
     parts += [word for word in (*words, *after, asked.chunks, *on_x) if word]
     parts += [f"x_upsample={asked.x_upsample}"] if asked.x_upsample > 1 else []
     x, y = [axis.size for axis in axes], [axis.out for axis in axes]
-    return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}", " ".join(parts)
-
-
-def _by(extents: Iterable[int]) -> str:
-    return " ".join(map(str, extents))
+    shape = " ".join(map(str, (problem.N, problem.C, *x, "->", problem.K, *y)))
+    return shape, " ".join(parts)
 
 
 def runner_up_text(alternatives: Sequence[Alternative]) -> str:
     """The best of the other algorithms, and the ratio of its time; "" without another algorithm."""
     first = alternatives[0]
-    others = [one for one in alternatives if one.algorithm != first.algorithm]
-    if not others:
+    others = (one for one in alternatives if one.algorithm != first.algorithm)
+    best = min(others, key=lambda one: one.us, default=None)
+    if best is None:
         return ""
-    best = min(others, key=lambda one: one.us)
     least = "at least " if best.at_least else ""
     return f"next best: {best.algorithm}, {least}{best.us / first.us:.2f} times as long"
 
@@ -138,9 +135,8 @@ def alternatives_text(alternatives: Sequence[Alternative], width: int) -> list[s
     if any(row[2].startswith("~") for row in rows):
         found.append("~ extrapolated from parts, to rank only")
     if any(row[2].startswith(">") for row in rows):
-        found += wrapped(
-            ["> at least: one engine alone, or the instructions' issue, takes longer than the best"], width
-        )
+        note = "> at least: one engine alone, or the instructions' issue, takes longer than the best"
+        found += wrapped([note], width)
     if any(row[1].startswith(BUT) for row in rows):
         found.append(f"{BUT.strip()}: the settings of the algorithm's first row, except for these")
     return found
@@ -148,9 +144,8 @@ def alternatives_text(alternatives: Sequence[Alternative], width: int) -> list[s
 
 def wrapped(lines: Iterable[str], width: int) -> list[str]:
     """Lines of text of at most `width` characters, longer ones cut between words."""
-    return [
-        part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
-    ]
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
+    return list(itertools.chain.from_iterable(map(wrapper.wrap, lines)))
 
 
 def _settings(config: Config, first: Config) -> str:
@@ -186,13 +181,8 @@ def rejected_text(rejected: Sequence[Rejection], width: int) -> list[str]:
 
 def symbols_text(symbols: Mapping[str, int], width: int) -> list[str]:
     """Names with values, as many in a line as `width` allows."""
-    lines = [""]
-    for name, value in symbols.items():
-        entry = f"{name}={value}"
-        if lines[-1] and len(lines[-1]) + 2 + len(entry) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]}  {entry}" if lines[-1] else entry
-    return lines
+    entries = "  ".join(f"{name}={value}" for name, value in symbols.items())
+    return textwrap.wrap(entries, width, break_long_words=False, break_on_hyphens=False)
 
 
 def table(

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from ..kernels.floors import copy_floor, launch_floor
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
-from ..simulator.dtypes import canonical
 from ..simulator.hardware import PARTITIONS
 from ..simulator.launch import execute
 from ..simulator.profiling import in_time
 from ..simulator.timing import Rates
+from .request import nl_name
 
 #: Bytes a partition of the tiles that are tried in `copy_floor`; the fastest counts.
 TILE_BYTES = (512, 1024, 2048, 4096, 8192, 16384)
@@ -75,8 +75,7 @@ def _floors_of(problem: ConvProblem, moved: tuple[int, int], lnc: int, constants
 def _floors(
     inputs: int, outputs: int, itemsize: int, dtype: str, lnc: int, constants: tuple[tuple[str, float], ...]
 ) -> Floors:
-    name = canonical(dtype)
-    assert name is not None
+    name = nl_name(dtype)
     timed = {
         tile: _modelled_us(copy_floor, lnc, (ArraySpec((inputs,), name), outputs, tile // itemsize), constants)
         for tile in _worth_trying(inputs * itemsize // lnc, outputs * itemsize // lnc)

@@ -30,7 +30,7 @@ from .cost.gradients import ALGORITHMS, ALGORITHMS_OF_ROWS
 from .depthwise_conv1d import DepthwiseConv1d
 from .depthwise_conv1d import geometry_of as rows_of
 from .operation import Operation
-from .request import Asked, Config, Request, kernel_arguments, nl_name
+from .request import Asked, Config, Request, changed, kernel_arguments, nl_name
 
 _ROWS = DepthwiseConv1d()
 
@@ -50,19 +50,14 @@ class _FilterGradient(Operation):
         plain = Asked(bias=asked.bias, out_dtype=asked.out_dtype, precision=asked.precision)
         if self.of_rows:  # the gradient is added to a residual
             plain = dataclasses.replace(plain, residual=asked.residual, precision=None)
-        for one in dataclasses.fields(Asked):
-            if getattr(asked, one.name) != getattr(plain, one.name):
-                yield UnsupportedError(f"{one.name}={getattr(asked, one.name)!r}: {self._lack(one.name)}")
+        lacks = {"precision": f"{self.name} has none; use conv2d_weight"}
+        for name, value in changed(asked, plain).items():
+            yield UnsupportedError(f"{name}={value!r}: {lacks.get(name, 'a filter gradient has none; drop it')}")
         yield from refused(UnsupportedError, rules.precision_fits(plain.precision, problem.dtype, "x and gy"))
 
     def problem_violations(self, problem: ConvProblem) -> Iterator[NkiconvError]:
         """Why no algorithm of the kernel runs a problem."""
         raise NotImplementedError
-
-    def _lack(self, name: str) -> str:
-        if name == "precision":
-            return f"{self.name} has none; use conv2d_weight"
-        return "a filter gradient has none; drop it"
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
@@ -71,8 +66,7 @@ class _FilterGradient(Operation):
         dtype, kwargs = nl_name(problem.dtype), kernel_arguments(problem, algorithm=algorithm, config=config)
         if asked.bias:
             kwargs["bias_gradient"] = True
-        if asked.precision is not None:
-            kwargs["precision"] = asked.precision
+        kwargs |= asked.given("precision")
         if asked.out_dtype is not None:
             kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
         tensors = ArraySpec(problem.input_shape, dtype), ArraySpec(problem.output_shape, dtype)
@@ -96,10 +90,8 @@ class ConvWeight(_FilterGradient):
         yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, self.dtypes))
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
-        geometry = dataclasses.replace(
-            geometry_of(request.problem, Asked(precision=request.asked.precision)), times=times
-        )
-        return Shape(geometry, request.asked.bias, rates)
+        geometry = geometry_of(request.problem, Asked(precision=request.asked.precision))
+        return Shape(dataclasses.replace(geometry, times=times), request.asked.bias, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         find, _ = TABLE[algorithm]

@@ -20,7 +20,7 @@ from ..simulator.collector import without_collector
 from ..simulator.timing import Rates
 from . import clock
 from .clock import Choice
-from .cost.algorithm import Algorithm, Guess, Shape, symbols_of
+from .cost.algorithm import Algorithm, Guess, Shape, once, symbols_of
 from .parts import part_of
 from .request import Asked, Config, Request, nl_name
 
@@ -96,11 +96,8 @@ class Operation(ABC):
     def unsupported_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses a config; "" if it does not."""
         completed = self.complete(algorithm, shape, config)
-
-        def refused() -> str:
-            return in_words_of(self.transposed, self.kernel_reason(algorithm, shape, completed))
-
-        return shape.once((f"{algorithm}, refused", completed), refused)
+        key = f"{algorithm}, refused", completed
+        return in_words_of(self.transposed, shape.once(key, lambda: self.kernel_reason(algorithm, shape, completed)))
 
     def launch(self, request: Request, algorithm: str, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) of a launch without data, with all settings."""
@@ -186,14 +183,15 @@ class Operation(ABC):
     # A video and all its chunks have one order of sums, so that they round alike. It depends on the algorithm and some
     # of its settings (`Algorithm.order`): the best ones for chunks of a few lengths together.
 
+    @once
     def stream_choice(self, shape: Shape) -> Choice | None:
         """The algorithm and settings of the first chunk of a video; None if it is no video.
 
         It is the best for all chunks together among the choices that are near the least for the first.
         """
-        return shape.once(("stream", None), lambda: self._stream_choice(*shape.chunks) if shape.chunks else None)
-
-    def _stream_choice(self, first: Shape, *others: Shape) -> Choice | None:
+        if not shape.chunks:
+            return None
+        first, *others = shape.chunks
         orders: dict[Choice, Guess] = {}
         for name, guess in sorted(self.near_least(first, self.algorithms), key=lambda one: one[1].ns):
             orders.setdefault((name, self._ordered(name, guess.config)), guess)
@@ -253,12 +251,10 @@ def epilogue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
     if asked.residual is not None:
         found["residual"] = ArraySpec(problem.output_shape, nl_name(problem.out_dtype))
         found["residual_position"] = asked.residual
-    if asked.activation is not None:
-        found["activation"] = asked.activation
+    found |= asked.given("activation", "y_norm")
     if asked.y_norm is not None:
-        found["y_norm"] = asked.y_norm
         found |= {name: ArraySpec((problem.K,), "float32") for name in pixel_norms.OF_CHANNELS if getattr(asked, name)}
-        found |= {"return_before_norm": True} if asked.return_before_norm else {}
+        found |= asked.given("return_before_norm")
     if asked.out_dtype is not None:
         found["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
     return found
@@ -271,11 +267,8 @@ def prologue_of(asked: Asked) -> Prologue:
 
 def prologue_arguments(problem: ConvProblem, asked: Asked) -> dict[str, Any]:
     """A kernel's arguments of the prologue, without data; only those that are asked for."""
-    found: dict[str, Any] = {} if asked.x_activation is None else {"x_activation": asked.x_activation}
-    found |= {"x_upsample": asked.x_upsample} if asked.x_upsample > 1 else {}
-    for name in ("x_scale", "x_shift"):
-        form = getattr(asked, name)
-        if form is not None:
-            shape = (problem.C,) if form == "channel" else (problem.N, problem.C)
-            found[name] = ArraySpec(shape, "float32")
+    found = asked.given("x_activation", "x_upsample")
+    for name, form in asked.given("x_scale", "x_shift").items():
+        shape = (problem.C,) if form == "channel" else (problem.N, problem.C)
+        found[name] = ArraySpec(shape, "float32")
     return found

@@ -16,6 +16,7 @@ from .conv import CONVS
 from .depthwise_conv1d import DepthwiseConv1d
 from .gradients import ConvWeight, DepthwiseConv1dWeight
 from .operation import Operation
+from .parts import is_rows
 from .request import Asked, Config, Request, asked_violations
 
 #: Every operation by its name, the special one first.
@@ -46,21 +47,16 @@ CONV2D_POSITIONS, CONV2D_REACH = 256, BANK_COLUMNS
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
     """The operation of a problem and its arguments: of depthwise rows, else of images or volumes."""
-    one_row = _is_one_row(problem, asked)
-    if problem.direction == "wgrad":
-        name = "conv3d_weight" if problem.is_volume else "depthwise_conv1d_weight" if one_row else "conv2d_weight"
-        return OPERATIONS[name]
-    if one_row:
-        return OPERATIONS["depthwise_conv1d"]
+    of_weight = "_weight" if problem.direction == "wgrad" else ""
+    if _is_one_row(problem, asked):
+        return OPERATIONS[f"depthwise_conv1d{of_weight}"]
     kind = "conv_transpose" if problem.transposed else "conv"
-    return OPERATIONS[f"{kind}{'3d' if problem.is_volume else '2d'}"]
+    return OPERATIONS[f"{kind}{'3d' if problem.is_volume else '2d'}{of_weight}"]
 
 
 def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
     """Whether depthwise_conv1d supports a problem, and is faster than conv2d or alone supports it."""
-    rows = (
-        problem.is_depthwise and not problem.is_volume and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
-    )
+    rows = is_rows(problem) and tuple(problem.padding[0]) == (0, 0)
     ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
     if not rows or not ones or asked.needs_conv2d or problem.dtype not in OPERATIONS["depthwise_conv1d"].dtypes:
         return False

@@ -133,10 +133,8 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, derived numbers included."""
-        plain = dataclasses.asdict(self)
         names = ("roofline_fraction", "x_copy_floor", "whole", "worst_regret")
-        derived = {name: getattr(self, name) for name in names}
-        return {**plain, **derived}
+        return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
 
     def to_json(self) -> str:
         """A JSON document that `from_json` reads."""
@@ -246,8 +244,6 @@ class Plan:
 _FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
 _TIMES = *(name for name in _FIELDS if name.endswith("_us")), "fastest_regret", "phases"
 _COUNTS = ("instructions", "sbuf_bytes", "psum_banks", "seconds")
-
-
 #: Above every time in us and every count that a plan may have.
 _MOST = 1e18
 

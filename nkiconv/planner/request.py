@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from .. import norms, pixel_norms, rules
@@ -50,17 +50,13 @@ class Asked:
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of these arguments."""
         other = self.scaled or self.packed or self.precision is not None or self.return_stats is not None
-        return other or self.has_frames or self.filter_layout is not None or self.x_upsample != 1 or self.has_norm
+        norm = self.y_norm is not None or any(getattr(self, name) for name in pixel_norms.BELONG)
+        return other or norm or self.has_frames or self.filter_layout is not None or self.x_upsample != 1
 
     @property
     def needs_depthwise_conv1d(self) -> bool:
         """Whether conv2d lacks any of these arguments."""
         return self.initial_state or self.return_final_state or self.chunks is not None
-
-    @property
-    def has_norm(self) -> bool:
-        """Whether a norm or one of its arguments is asked for."""
-        return self.y_norm is not None or any(getattr(self, name) for name in pixel_norms.BELONG)
 
     @property
     def has_prologue(self) -> bool:
@@ -71,6 +67,10 @@ class Asked:
     def has_frames(self) -> bool:
         """Whether halo frames are passed or frames are returned."""
         return self.initial_frames != 0 or self.return_final_frames != 0
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of the named arguments that are asked for, with their values."""
+        return changed(self, Asked(), names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +95,12 @@ class Request:
         """The request of a `dataclasses.asdict` document, or of its JSON."""
         values = {name: tuples(value) for name, value in document.items()}
         return Request(**{**values, "problem": ConvProblem(**values["problem"]), "asked": Asked(**values["asked"])})
+
+
+def changed(value: Any, plain: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass that differ from another's, with their values. names: only of these fields."""
+    every = names or [one.name for one in fields(value)]
+    return {name: getattr(value, name) for name in every if getattr(value, name) != getattr(plain, name)}
 
 
 def tuples(value: Any) -> Any:

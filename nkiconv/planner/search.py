@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
-from ..simulator.dtypes import canonical
 from ..simulator.hardware import CONSTANTS
 from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
@@ -40,9 +39,9 @@ from .candidates import Candidate, field_of
 from .estimate import chosen
 from .explain import RUINOUS, Rejection, Risk
 from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
-from .request import Config, Request, array_work, least_bytes, sorted_constants
+from .request import Request, array_work, least_bytes, nl_name, sorted_constants
 from .robust import DEFAULT, INSTRUCTIONS, OFF, End, Regrets, expected
-from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Timekeeper, Trial, key_of
+from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Timekeeper, Trial
 from .timing import phases
 
 #: Instructions of all traces of a quick search's refinement, less those of the leader's phases, at most a third.
@@ -104,7 +103,6 @@ class Search:
         self.times = Timekeeper(request, self.field, wide, advance)
         self.began = clock.perf_counter()
         self.percent = DEFAULT if request.robust is None else request.robust
-        self.default_key: tuple[str, Config] | None = None
         self.estimate: Candidate | None = None
 
     def plan(self) -> Plan:
@@ -120,13 +118,13 @@ class Search:
                 self.times.screen(candidate)
         if default is not None and not self.times.found:  # no part of it is short enough
             whole = self.times.whole(default)
-            self.times.found |= {whole.key: whole} if whole else {}
+            self.times.found |= {whole.candidate.key: whole} if whole else {}
         if not self.times.found:
             raise NothingRuns(self.times.rejected)
         self._refine()
         trials = self._proven()
         effort, most = (TUNED, WIDE_INSTRUCTIONS) if self.wide else (TIMED, HEDGES_INSTRUCTIONS)
-        return self.hedged(self.regrets(trials), trials, effort, most)
+        return self.hedged(Regrets(trials[0], trials, dict(self.request.constants)), trials, effort, most)
 
     def of_estimate(self) -> Plan:
         """The plan of the estimate alone, or of the first candidate that runs if the estimate does not."""
@@ -155,7 +153,7 @@ class Search:
 
     def _time_first(self, candidate: Candidate) -> Trial | None:
         """Time the candidate that others are compared with."""
-        self.default_key, self.estimate = key_of(candidate), candidate
+        self.estimate = candidate
         self.advance(f"timing the estimate, {candidate.algorithm}", 0.0)
         return self.times.screen(candidate)
 
@@ -191,10 +189,6 @@ class Search:
                 if len(times.found) == known:
                     break
 
-    def regrets(self, trials: list[Trial]) -> Regrets:
-        """The regrets of trials, the fastest first."""
-        return Regrets(trials[0], trials, dict(self.request.constants))
-
     def hedged(self, regrets: Regrets, trials: list[Trial], effort: str, most: float) -> Plan:
         """The plan, after a search for hedges with up to `most` traced instructions of refinement.
 
@@ -210,8 +204,8 @@ class Search:
                 least = next(iter(regrets.better(known, INSTRUCTIONS)), regrets.best)
                 self.times.best_us = least.us
                 hedges.append(self._descend(least, self.times.spent + min(most, self.times.left), regrets.cost))
-            trials, keys = self._proven(), {one.key for one in hedges}
-            regrets.hold(trials[0], trials, [one for one in trials if one.key in keys])
+            trials, keys = self._proven(), {one.candidate.key for one in hedges}
+            regrets.hold(trials[0], trials, [one for one in trials if one.candidate.key in keys])
         self.advance("phases of the throttle", 0.95)
         return self._told(trials, effort, regrets)
 
@@ -241,7 +235,7 @@ class Search:
 
     def _near(self, one: Trial) -> list[Candidate]:
         """Neighbours without a trial."""
-        return [other for other in self.field.near(one.candidate) if key_of(other) not in self.times.found]
+        return [other for other in self.field.near(one.candidate) if other.key not in self.times.found]
 
     def _unsettled(self) -> list[Trial]:
         """Extrapolated trials close to the best that seem faster than all that were timed as a whole; in a wide search
@@ -280,7 +274,7 @@ class Search:
 
     def _leads(self, first: Trial) -> bool:
         """Whether an extrapolated time is clearly less than the estimate's, or that was not timed as a whole."""
-        known = self.times.found.get(self.default_key) if self.default_key else None
+        known = self.times.found.get(self.estimate.key) if self.estimate else None
         return known is None or not known.is_whole or known.us > first.us * CLOSE
 
     def _least_mean(self, trials: list[Trial]) -> tuple[Trial, Phases]:
@@ -288,7 +282,8 @@ class Search:
         few that are close and the estimate, so that no plan is slower than it."""
         alike = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
         close = [one for one in _distinct(alike) if one.us <= trials[0].us * NEAR][:MEANS]
-        close += [one for one in alike if one.key == self.default_key and one not in close]
+        known = self.estimate and self.estimate.key
+        close += [one for one in alike if one.candidate.key == known and one not in close]
         each = max(close[0].instructions, close[0].traced)
         most = PHASES if self.wide else max(PHASES_LEAST, PHASE_INSTRUCTIONS // each)
         best: tuple[Trial, Phases] | None = None
@@ -335,7 +330,7 @@ class Search:
             worst_us=found.worst_us * best.scale,
             phases=len(found.at_us),
             copy_floor_us=self.times.copy_floor_us,
-            roofline_us=roofline(moved, flops, canonical(dtype) or "", request.lnc, self.times.rates).us,
+            roofline_us=roofline(moved, flops, nl_name(dtype), request.lnc, self.times.rates).us,
             bound_by=timing.bound_by,
             instructions=best.instructions,
             sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),

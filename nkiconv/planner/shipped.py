@@ -7,11 +7,10 @@ valid, and the plans' lists of names of settings. Each other line is a plan, in 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ..simulator.hardware import CONSTANTS
 from ..simulator.timing import Rates
 from .operations import operation_for, operation_of
 from .plan import Estimate
-from .request import Asked, Config, Request, tuples
+from .request import Asked, Config, Request, changed, tuples
 
 FILE = Path(__file__).with_name("shipped.tsv")
 #: The file's format; raised with each change.
@@ -82,8 +81,8 @@ def key_of(request: Request) -> str:
     plain = ConvProblem(N=1, C=problem.C, W=1, S=1, D=None if problem.D is None else 1)
     operation, default = operation_for(request).name, operation_of(problem, request.asked).name
     asked = {
-        "problem": {**extents, **_changed(problem, plain, extents)},
-        "asked": _changed(request.asked, Asked()),
+        "problem": {**extents, **changed(problem, plain)},
+        "asked": changed(request.asked, Asked()),
         "operation": None if operation == default else operation,
         "lnc": None if request.lnc == Request(problem=problem).lnc else request.lnc,
     }
@@ -135,9 +134,3 @@ def take(file: Path) -> None:
 
 def _compact(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"))
-
-
-def _changed(value: Any, plain: Any, leave_out: Container[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass that differ from another's, with their values."""
-    every = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.name not in leave_out)
-    return {name: one for name, one in every if one != getattr(plain, name)}

@@ -53,10 +53,6 @@ class Trial:
     least_us: float = 0.0  # of an extrapolated time: the work of the busiest engine, and of a copy
 
     @property
-    def key(self) -> tuple[str, Config]:
-        return key_of(self.candidate)
-
-    @property
     def is_whole(self) -> bool:
         """Whether the whole problem was timed."""
         return self.extrapolated_from is None and not self.at_least
@@ -77,11 +73,6 @@ class Trial:
         bound_by = self.timing.bound_by if self.timing else "not timed"
         rest = self.instructions, self.extrapolated_from, self.at_least
         return Alternative(self.candidate.algorithm, config, self.us, bound_by, *rest)
-
-
-def key_of(candidate: Candidate) -> tuple[str, Config]:
-    """The key of a candidate: its algorithm and its settings sorted by name."""
-    return candidate.algorithm, candidate.config and tuple(sorted(candidate.config))
 
 
 class Parts(NamedTuple):
@@ -135,7 +126,7 @@ class Timekeeper:
 
     def screen(self, candidate: Candidate) -> Trial | None:
         """The trial of a candidate, timed and kept if it has none; None if it does not run, or no budget is left."""
-        key = key_of(candidate)
+        key = candidate.key
         if key not in self.found:
             found = self._timed(candidate) if self.left > 0 else None
             if found is None:
@@ -261,10 +252,8 @@ class Timekeeper:
         """The trace of the whole, or of so many units; None, and a rejection, if the kernel breaks a rule."""
         request, where = self.request, ""
         if reduction is not None:
-            request, where = (
-                dataclasses.replace(request, problem=reduction.of(units)),
-                f"with {reduction.name}={units}: ",
-            )
+            request = dataclasses.replace(request, problem=reduction.of(units))
+            where = f"with {reduction.name}={units}: "
             # open settings are those of the whole problem
             candidate = dataclasses.replace(candidate, config=self.completed(candidate))
         try:
@@ -281,41 +270,40 @@ class Timekeeper:
     def screen_again(self, one: Trial) -> None:
         """Time a candidate that its bound left out, if the best time is now above that bound."""
         self.best_us = self._least_whole_us()
-        del self.found[one.key]
+        del self.found[one.candidate.key]
         self.screen(one.candidate)
 
     def prove(self, estimate: Candidate) -> None:
         """Time the estimate as a whole, regardless of the budget, as no plan may be slower."""
-        known = self.found.get(key_of(estimate))
+        known = self.found.get(estimate.key)
         if known is not None and known.extrapolated_from is not None and known.instructions <= VERIFIED_INSTRUCTIONS:
             self.time_whole(known)
         elif known is None:  # no budget was left for it, or no part of it is short enough
             self.best_us = self._least_whole_us()
             with suppress(TraceLimitError):
                 whole = self.whole(estimate, VERIFIED_INSTRUCTIONS)
-                self.found |= {whole.key: whole} if whole else {}
+                self.found |= {whole.candidate.key: whole} if whole else {}
 
     def is_unproven(self, one: Trial) -> bool:
         """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
         return one.extrapolated_from is not None and not one.at_least and one.instructions <= VERIFIED_INSTRUCTIONS
 
-    def time_whole(self, one: Trial) -> Trial | None:
+    def time_whole(self, one: Trial) -> None:
         """Time an extrapolated candidate as a whole, and scale the other times of its algorithm; drop a candidate that
         does not run."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
         self.best_us = self._least_whole_us()  # extrapolated times exclude no candidates from now on
         whole = self.whole(one.candidate)
         if whole is None:
-            del self.found[one.key]
-            return None
-        self.found[one.key] = whole
+            del self.found[one.candidate.key]
+            return
+        self.found[one.candidate.key] = whole
         algorithm, share = one.candidate.algorithm, whole.us / one.us
         if not whole.at_least and algorithm not in self._off_by:
             self._off_by[algorithm] = share
             for key, other in self.found.items():
                 if other.candidate.algorithm == algorithm and not other.is_whole and not other.at_least:
                     self.found[key] = dataclasses.replace(other, us=max(other.us * share, other.least_us))
-        return whole
 
     def completed(self, candidate: Candidate) -> Config:
         """All settings of a candidate, as in the kernel's launch."""

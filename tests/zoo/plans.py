@@ -38,6 +38,7 @@ from nkiconv.planner.explain import RUINOUS
 from nkiconv.planner.operations import operation_for, violations
 from nkiconv.planner.plan import TIMED, Plan
 from nkiconv.planner.request import Config, Request
+from nkiconv.planner.robust import Regrets
 from nkiconv.planner.search import NothingRuns, Search
 from nkiconv.planner.shipped import Shipped, key_of
 from nkiconv.planner.timing import trace
@@ -148,8 +149,8 @@ def hedged(request: Request, candidate: Candidate) -> Plan | None:
         one = made.times.whole(candidate, MOST)
         if one is None:
             raise NothingRuns(made.times.rejected)
-        made.times.found[one.key] = one
-        regrets = made.regrets([one])
+        made.times.found[one.candidate.key] = one
+        regrets = Regrets(one, [one], dict(request.constants))
         return made.hedged(regrets, [one], TIMED, MOST) if regrets.rising(one, RUINOUS) else None
 
 

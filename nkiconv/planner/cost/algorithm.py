@@ -8,8 +8,9 @@ names its value.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from ...simulator.timing.target import Target
 from ..request import Config
 
 Found = TypeVar("Found")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,29 @@ class Shape:
     #: of a video that may come in chunks: Shapes of some chunks, which decide the order of sums of all
     chunks: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
     #: results by algorithm and settings, as a search asks several times
-    memo: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def target(self) -> Target:
         """The machine's numbers for cost models."""
         return Target.of(self.rates)
 
-    def once(self, key: tuple[str, Config], make: Callable[[], Found]) -> Found:
+    def once(self, key: Hashable, make: Callable[[], Found]) -> Found:
         """The result of `make`, which is called once for a key."""
         if key not in self.memo:
             self.memo[key] = make()
         found: Found = self.memo[key]
         return found
+
+
+def once(method: Method) -> Method:
+    """A method of (shape, *more), called once for the same arguments."""
+
+    @functools.wraps(method)
+    def found(self: Any, shape: Shape, *more: Any) -> Any:
+        return shape.once((self, method, more), lambda: method(self, shape, *more))
+
+    return found  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -97,11 +109,6 @@ class Algorithm:
     def completed(self, shape: Shape, config: Config) -> Any:
         """The kernel's schedule of settings: equal schedules have the same instructions."""
         raise NotImplementedError
-
-
-def config_of(**settings: Any) -> Config:
-    """A config of these settings."""
-    return tuple(settings.items())
 
 
 def with_settings(config: Config, **values: Any) -> Config:

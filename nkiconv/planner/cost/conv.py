@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
@@ -29,7 +29,7 @@ from ...schedules.tiles import PARTS, div_ceil
 from ...schedules.weight_stationary_candidates import FAMILIES, candidates
 from ...simulator.hardware import PARTITIONS
 from ..request import Config
-from .algorithm import Algorithm, Guess, Shape, with_settings
+from .algorithm import Algorithm, Guess, Shape, once, with_settings
 
 #: Starts of a search, and of a wide one.
 STARTS = 8, 32
@@ -43,6 +43,8 @@ class ConvAlgorithm(Algorithm):
     """
 
     name: str
+    #: (bound, settings) of a plain problem
+    candidates: Callable[..., Iterator[tuple[float, Any]]]
 
     def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
         """The settings' dataclass."""
@@ -51,7 +53,7 @@ class ConvAlgorithm(Algorithm):
     def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
         """(bound without copies, complete settings) that agree with a config and run, the least bound first; those
         above `most_ns` may be left out."""
-        raise NotImplementedError
+        return self.candidates(shape.target, plain_of(self.name, shape.geometry), shape.options, config)
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
         """The starts of a search, for the problem that the algorithm has."""
@@ -86,14 +88,14 @@ class ConvAlgorithm(Algorithm):
         own, inner = self._of(shape, config)
         settings = self.settings_of(own, inner).whole(inner)
         if settings is None:
-            first = self._first(own, inner)
+            first = self._first(own, inner, math.inf)
             settings = first and first[1]
         found = settings.pairs if settings else inner
         return found if own is shape else _channels(found)
 
-    def _first(self, shape: Shape, config: Config, most_ns: float = math.inf) -> tuple[float, Any] | None:
-        key = f"{self.name}, first below {most_ns}", config
-        return shape.once(key, lambda: next(self.tried(shape, config, most_ns), None))
+    @once
+    def _first(self, shape: Shape, config: Config, most_ns: float) -> tuple[float, Any] | None:
+        return next(self.tried(shape, config, most_ns), None)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found, folded = self.starts(shape, wide), self._folded(shape)
@@ -107,25 +109,18 @@ class ConvAlgorithm(Algorithm):
     def completed(self, shape: Shape, config: Config) -> Any:
         return self._of(shape, config)[0] is shape, self.plan(shape, config)
 
+    @once
     def plan(self, shape: Shape, config: Config) -> Any:
         """The kernel's plan of settings that it does not refuse."""
+        return plan_of(self.name, shape.geometry, shape.options, self.complete(shape, config))[0]
 
-        def planned() -> Any:
-            completed = self.complete(shape, config)
-            return plan_of(self.name, shape.geometry, shape.options, completed)[0]
-
-        return shape.once((self.name, config), planned)
-
+    @once
     def _folded(self, shape: Shape) -> Shape | None:
         """The Shape with planes of taps as channels; None if they cannot be."""
-
-        def folded() -> Shape | None:
-            if planes_unsupported(self.name, plain_of(self.name, shape.geometry), shape.options):
-                return None
-            geometry = seen_by(self.name, shape.geometry, _channels(None))
-            return dataclasses.replace(shape, geometry=geometry, memo={})
-
-        return shape.once((f"{self.name}, planes", None), folded)
+        if planes_unsupported(self.name, plain_of(self.name, shape.geometry), shape.options):
+            return None
+        geometry = seen_by(self.name, shape.geometry, _channels(None))
+        return dataclasses.replace(shape, geometry=geometry, memo={})
 
     def _of(self, shape: Shape, config: Config) -> tuple[Shape, Config]:
         """(Shape of the problem that a config is for, the config's settings of that problem)."""
@@ -156,13 +151,10 @@ class ImplicitGemm(ConvAlgorithm):
     """One matmul a tap."""
 
     name, order = "implicit_gemm", ("fold", "product", "planes")
+    candidates = staticmethod(implicit_gemm_candidates.candidates)
 
     def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
         return ImplicitGemmSettings
-
-    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
-        geometry = plain_of(self.name, shape.geometry)
-        return implicit_gemm_candidates.candidates(shape.target, geometry, shape.options, config)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         known = {
@@ -176,13 +168,10 @@ class ActivationStationary(ConvAlgorithm):
     """Pixels as stationary operands, filters as moving operands."""
 
     name, order = "activation_stationary", ("fold", "copies")
+    candidates = staticmethod(activation_stationary_candidates.candidates)
 
     def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
         return settings_of(plain_of(self.name, shape.geometry), shape.options)
-
-    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
-        geometry = plain_of(self.name, shape.geometry)
-        return activation_stationary_candidates.candidates(shape.target, geometry, shape.options, config)
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         now, values = dict(self.complete(shape, config) or ()), {}
@@ -223,24 +212,22 @@ class OfBlocks(ConvAlgorithm):
         return kind
 
     def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
-        yield from self._least(shape, config, most_ns)
+        return iter(self._least(shape, config, most_ns))
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         complete = self.complete(shape, config)
         settings = FAMILIES[self.name].settings_class(shape.geometry, complete)
-        sizes = [tuple(pair for pair in one.pairs if pair[0] in self.order) for _, one in self._least(shape, None)]
+        every = self._least(shape, None, math.inf)
+        sizes = [tuple(pair for pair in one.pairs if pair[0] in self.order) for _, one in every]
         others = [with_settings(complete, **dict(one)) for one in dict.fromkeys(sizes) if one]
         return [*settings.near(complete), *(one for one in others if one != complete)]
 
-    def _least(self, shape: Shape, config: Config, most_ns: float = math.inf) -> list[tuple[float, Any]]:
+    @once
+    def _least(self, shape: Shape, config: Config, most_ns: float) -> list[tuple[float, Any]]:
         """(bound, settings) of candidates that agree with a config, the least first; those above `most_ns` may be left
         out."""
-
-        def found() -> list[tuple[float, Any]]:
-            geometry = seen_by(self.name, shape.geometry, None)
-            return candidates(self.name, shape.target, geometry, shape.options, config, most_ns)
-
-        return shape.once((f"{self.name}, bounds below {most_ns}", config), found)
+        geometry = seen_by(self.name, shape.geometry, None)
+        return candidates(self.name, shape.target, geometry, shape.options, config, most_ns)
 
 
 ALGORITHMS: dict[str, Algorithm] = {

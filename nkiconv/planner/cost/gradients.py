@@ -15,7 +15,7 @@ from ...schedules.diagonals import build as build_diagonals
 from ...schedules.settings import declarations
 from ..request import Config
 from . import rows
-from .algorithm import Algorithm, Guess, Shape
+from .algorithm import Algorithm, Guess, Shape, once
 
 
 class ByBound(Algorithm):
@@ -29,11 +29,9 @@ class ByBound(Algorithm):
         """The `count` settings of the least bound that agree with a config, the least first; [] if it is refused."""
         raise NotImplementedError
 
+    @once
     def guess(self, shape: Shape, config: Config) -> Guess | None:
-        def found() -> Guess | None:
-            return next(iter(self.candidates(shape, config)), None)
-
-        return shape.once((f"{type(self).__name__}, first", config), found)
+        return next(iter(self.candidates(shape, config)), None)
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         found = self.guess(shape, None)

@@ -24,7 +24,7 @@ from ...schedules.tiles import PARTS
 from ...schedules.update import ENGINES, UpdateSettings
 from .. import clock
 from ..request import Config
-from .algorithm import Algorithm, Guess, Shape, config_of, with_settings
+from .algorithm import Algorithm, Guess, Shape, once, with_settings
 
 Own = TypeVar("Own", bound=Settings)
 
@@ -104,8 +104,12 @@ class Mixed(RowsAlgorithm):
         """The guess with the shard of the least ns."""
         start = MixedSettings.read(guess.config)
         others = [replace(start, shard=shard) for shard in self._shards(shape) if shard != start.shard]
-        price = functools.partial(self.rows.ns_of, shape.geometry, shape.options, shape.target)
+        price = self._price(shape)
         return min([guess, *(Guess(one.pairs, price(one)) for one in others)], key=lambda one: one.ns)
+
+    def _price(self, shape: Shape) -> Callable[[MixedSettings], float]:
+        """The bound of settings, in ns."""
+        return functools.partial(self.rows.ns_of, shape.geometry, shape.options, shape.target)
 
     def _shards(self, shape: Shape) -> list[str]:
         """Axes that two parts can share evenly enough."""
@@ -120,17 +124,11 @@ class Mixed(RowsAlgorithm):
         """The part of the schedule of settings by which they differ: rows, and the pieces of the first tiles."""
         plan = build(shape.geometry, shape.options, settings)
         tiles = tile_list(shape.geometry, plan.rows, PARTS - 1, LOOKED_AT)
-        return plan.rows, tuple(
-            (one.tile, one.qn, one.recipe) for one in cut_pieces(plan, shape.options.epilogue, tiles)
-        )
+        pieces = cut_pieces(plan, shape.options.epilogue, tiles)
+        return plan.rows, tuple((one.tile, one.qn, one.recipe) for one in pieces)
 
     def _tried(self, shape: Shape, start: MixedSettings) -> dict[MixedSettings, float]:
-        return descended(
-            start,
-            lambda one: self.rows.ns_of(shape.geometry, shape.options, shape.target, one),
-            lambda one: self._near(shape, one),
-            clock.SETTINGS,
-        )
+        return descended(start, self._price(shape), functools.partial(self._near, shape), clock.SETTINGS)
 
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
         """Configs that differ from these settings in one setting."""
@@ -150,30 +148,26 @@ class Mixed(RowsAlgorithm):
         }
         return list(MixedSettings.near(settings.pairs, dict(plan.settings.pairs), **choices))
 
+    @once
     def _ranked(self, shape: Shape, piece: int) -> list[Any]:
         """The best lists of recipes, the best first."""
-
-        def ranked() -> list[Any]:
-            found = ranked_recipes(shape.geometry, shape.options.epilogue, shape.target, piece, self.on_tensor)
-            return [*islice(found, RECIPES)]
-
-        return shape.once((f"recipes, {self.on_tensor}", config_of(piece=piece)), ranked)
+        found = ranked_recipes(shape.geometry, shape.options.epilogue, shape.target, piece, self.on_tensor)
+        return [*islice(found, RECIPES)]
 
     def settings_of(self, shape: Shape, config: Config) -> Any:
         """All settings: a config's and others by a rule; for an empty config those of the least bound."""
-        if config:
-            return super().settings_of(shape, config)
+        return super().settings_of(shape, config) if config else self._best(shape)
 
-        def best() -> MixedSettings:
-            tried = self._tried(shape, super(Mixed, self).settings_of(shape, None))
-            return min(tried, key=lambda one: tried[one])
-
-        return shape.once((f"mixed, {self.on_tensor}", None), best)
+    @once
+    def _best(self, shape: Shape) -> MixedSettings:
+        """The settings of the least bound."""
+        tried = self._tried(shape, super().settings_of(shape, None))
+        return min(tried, key=lambda one: tried[one])
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
         if geometry.S > MANY_TAPS:
-            return [config_of(shard=self.completed(shape, config_of(piece=PIECE)).rows.shard)]
+            return [with_settings(None, shard=self.completed(shape, with_settings(None, piece=PIECE)).rows.shard)]
         own = self.settings_of(shape, None).pairs
         lists = self._ranked(shape, self.completed(shape, own).settings.piece)[: RECIPE_STARTS[wide]]
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
@@ -212,6 +206,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "banded": Banded("banded"),
     "mixed": Mixed("mixed"),
     "vector": Mixed("vector"),
-    "dot": Dot("dot", *([config_of(block=size) for size in sizes] for sizes in ((8, 16), (8, 16, 4, 2)))),
-    "update": Update("update", *[[config_of(engine=engine) for engine in ENGINES]] * 2),
+    "dot": Dot("dot", *([with_settings(None, block=size) for size in sizes] for sizes in ((8, 16), (8, 16, 4, 2)))),
+    "update": Update("update", *[[with_settings(None, engine=engine) for engine in ENGINES]] * 2),
 }

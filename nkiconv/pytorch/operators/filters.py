@@ -24,12 +24,12 @@ from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
 def packed_shape(shape: torch.Size, itemsize: int) -> tuple[int, ...]:
     """Of the packed form of a filter [K, C, S], [K, C, R, S] or [K, C, T, R, S]."""
-    from ...planner.conv import block_of
+    from ...schedules.implicit_gemm import packed_channels
 
     K, C, *taps = shape
     if len(taps) == 1:
         taps = [1, *taps]
-    kn = block_of(K, C, math.prod(taps), itemsize)
+    kn = packed_channels(K, C, math.prod(taps), itemsize)
     return (K // kn, C, *taps, kn)
 
 
