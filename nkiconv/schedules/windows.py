@@ -21,9 +21,9 @@ from .pixel_tiles import SHARDS, Cut, PixelItem, Source, cut_of, is_padded, sour
 from .settings import WARM_UPS, Settings, choice, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut_into, div_ceil, fits_sbuf
 
-#: The least bytes of a row of a window, and the most channels: DMA transposes others, or an engine sorts them. With 28 x
-#: 28 outputs of 64 channels rows of 24 and 32 bytes take 1.02 and 1.28 times as long as if sorted, of 42 to 84 0.78 to
-#: 0.94 times.
+#: The least bytes of a row of a window, and the most channels: DMA transposes others, or an engine sorts them. With
+#: 28 x 28 outputs of 64 channels rows of 24 and 32 bytes take 1.02 and 1.28 times as long as if sorted, of 42 to 84
+#: 0.78 to 0.94 times.
 RUN_BYTES, CHANNELS = 40, 16
 #: Windows in SBUF as loaded, and transposed; cached answers to whether a problem is computed as windows.
 BUFFERS, PLANS_KEPT = 2, 128
