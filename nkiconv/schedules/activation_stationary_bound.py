@@ -179,8 +179,8 @@ class Bound:
         kinds = [(item.z0 % volume, item.zn, item.pn, item.qn) for item in plan.items]
         items, counts = dict(zip(kinds, plan.items, strict=True)), Counter(kinds)
         for kind, item in items.items():
-            steps, count = segment_rows(plan, item), counts[kind]
-            array_ns += count * steps * self.step_ns(item)
+            steps, count, step_ns = segment_rows(plan, item), counts[kind], self.step_ns(item)
+            array_ns += count * steps * step_ns
             run_bytes = window_of(geometry.columns, item.qn) * geometry.hbm_itemsize
             runs = planes_seen(geometry, item.zn) * min(plan.segments, item.pn)
             each_ns = count * self.moved_ns(runs * parts * run_bytes, run_bytes)
@@ -191,7 +191,7 @@ class Bound:
             moved_ns += count * tensors * self.moved_ns(item.zn * item.pn * geometry.K * y_run, y_run)
         cores = min(PARTS, len(plan.items))
         filters = sum(len(one) for one in plan.places) * div_ceil(geometry.K, P_MAX)
-        return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores + self.step_ns(item)
+        return self.tensor_ns([], filters) + (waits_ns + array_ns) / cores, moved_ns / cores + step_ns
 
     def step_ns(self, item: Any) -> float:
         """ns of the Tensor Engine for a step of an output tile."""

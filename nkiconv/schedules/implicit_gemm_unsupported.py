@@ -19,10 +19,7 @@ from .implicit_gemm_products import x_place
 from .implicit_gemm_schedule import Schedule
 from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config
-from .tiles import P_MAX, PSUM_BANKS, QUADRANT, SBUF_BYTES
-
-#: The most elements a partition between slots, or taps, of a pair (a stride of an access pattern).
-SLOT_MAX = 32_767
+from .tiles import P_MAX, PSUM_BANKS, QUADRANT, SBUF_BYTES, STEP_MAX
 
 
 def room_unsupported(schedule: Schedule) -> str:
@@ -69,11 +66,11 @@ def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
                 most = max(most, place.elements)
             elif k_tile.pairing != ALONE:
                 most = max(most, (rows.taps - 1) * rows.dilation * place.columns)
-    if most <= SLOT_MAX:
+    if most <= STEP_MAX:
         return ""
     return (
         f"config product: pairs of fp8 with W={geometry.columns.size}, R={rows.taps}, S={geometry.columns.taps} lie "
-        f"{most} elements apart, at most {SLOT_MAX} are possible; use 'single', or a smaller x_bytes"
+        f"{most} elements apart, at most {STEP_MAX} are possible; use 'single', or a smaller x_bytes"
     )
 
 

@@ -112,6 +112,7 @@ def assert_gradients(converted, model, *inputs, terms=None):
 
 
 def pair(make, training=False):
+    """(convert(fuse=True) of a model, the model), with drawn parameters."""
     model = drawn(make()).train(training)
     return convert(model, fuse=True).model, model
 
