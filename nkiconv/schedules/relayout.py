@@ -34,8 +34,8 @@ FEW = 64
 #: Bytes a partition of one piece of a copy of x or y, and of filters.
 PIECE_BYTES, FLIP_BYTES = 16_384, 8192
 #: Least ratio of the time of DMA transposes to that of sorting pixels at which sorting pays: matmuls hide transposes,
-#: and wait for the sorted copy. Of 3x3 on 3 to 16 channels, 128 to 256 columns, sorting takes 1.11 to 1.23 times as long
-#: at ratios of 1.5 to 1.7, 0.82 to 0.98 at 2.1, and 0.75 to 0.91 at 2.6.
+#: and wait for the sorted copy. Of 3x3 on 3 to 16 channels, 128 to 256 columns, sorting takes 1.11 to 1.23 times as
+#: long at ratios of 1.5 to 1.7, 0.82 to 0.98 at 2.1, and 0.75 to 0.91 at 2.6.
 HIDDEN = 2.5
 #: Cached answers of `sorts_x`.
 KEPT = 256
