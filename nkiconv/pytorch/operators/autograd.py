@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import _C
-from torch._functorch.utils import enable_single_level_autograd_function
+from torch._functorch.utils import enable_single_level_autograd_function, unwrap_dead_wrappers
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
@@ -114,6 +114,9 @@ def by_running_again(
 ) -> list[torch.Tensor | None]:
     """Gradients of the saved arguments that need them, from gradients of results, by torch's autograd through
     `results`, which computes the results from the arguments by differentiable operations."""
+    alive = unwrap_dead_wrappers(tuple(saved))
+    if any(one is not other for one, other in zip(alive, saved, strict=True)):
+        return _after_transform(results, alive, [one is not None and one.requires_grad for one in saved], gradients)
     twice = torch.is_grad_enabled()
     with torch.enable_grad():
         # aliases: a gradient may depend on an argument; what reaches the argument through it must not count here too
@@ -129,6 +132,27 @@ def by_running_again(
             of_wanted = torch.autograd.grad(outputs, inputs, of_outputs, create_graph=twice, allow_unused=True)
     each = dict(zip(wanted, of_wanted, strict=True))
     return [each.get(i) for i in range(len(given))]
+
+
+def _after_transform(
+    results: Callable[..., Sequence[torch.Tensor]],
+    saved: Sequence[Any],
+    needs: Sequence[bool],
+    gradients: Sequence[torch.Tensor | None],
+) -> list[torch.Tensor | None]:
+    """`by_running_again` after the transform that saved the arguments has ended, as of torch.func.vjp: no graph begins
+    at them any more, so that a transform of its own tracks those that need gradients."""
+    wanted, of_results = [i for i, one in enumerate(needs) if one], [one for one in gradients if one is not None]
+
+    def tracked(*some: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = list(saved)
+        for i, one in zip(wanted, some, strict=True):
+            given[i] = one
+        return tuple(y for y, of in zip(results(*given), gradients, strict=True) if of is not None)
+
+    _, pulled = torch.func.vjp(tracked, *(saved[i] for i in wanted))
+    each = dict(zip(wanted, pulled(tuple(of_results)), strict=True))
+    return [each.get(i) for i in range(len(saved))]
 
 
 @contextmanager
