@@ -150,8 +150,8 @@ def _after_transform(
             given[i] = one
         return tuple(y for y, of in zip(results(*given), gradients, strict=True) if of is not None)
 
-    _, pulled = torch.func.vjp(tracked, *(saved[i] for i in wanted))
-    each = dict(zip(wanted, pulled(tuple(of_results)), strict=True))
+    pull = torch.func.vjp(tracked, *(saved[i] for i in wanted))[1]
+    each = dict(zip(wanted, pull(tuple(of_results)), strict=True))
     return [each.get(i) for i in range(len(saved))]
 
 
