@@ -76,7 +76,8 @@ class Bound:
         self.there_ns, self.array_ns = first_load_ns(target) + self.filters.waits + moved_ns, self.busy.tensor
 
     def work_in(self, steps: Sequence[tuple[int, int]]) -> float:
-        """Blocks of a core's steps, over all M tiles; with several planes of taps ns of the Tensor Engine."""
+        """What tells which core has more to do: blocks over all M tiles, or ns of the Tensor Engine where several
+        planes of taps make blocks unlike."""
         every = [(self.schedule.residents[b].tiles, self.schedule.residents[b].items[i]) for b, i in steps]
         if self.geometry.planes.taps == 1:
             return sum(len(tiles) * math.prod(part.bn for part in lanes[0]) for tiles, lanes in every)
