@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..axis import Axis
-from ..simulator.timing.target import Target
 from .options import NO_PROLOGUE, NUMBERS_BYTES, PROLOGUE_ARGUMENTS, Epilogue, Prologue
 from .settings import SHARDS
 from .tiles import PARTS, div_ceil, share
 
 if TYPE_CHECKING:
+    from ..simulator.timing.target import Target
     from .split import SplitGeometry
 
 #: Elements a partition of one product of x and its gate.
