@@ -173,8 +173,8 @@ def test_a_non_finite_residual_stays_at_its_pixel_of_its_image(bad):
     residual[1, 7, 2, 1, 3] = bad
     y = nkiconv.conv3d(x, w, **asked, residual=residual, out_dtype=np.float32)
     spoiled = ~np.isfinite(y)
-    assert 1 <= spoiled.sum() <= 128
     assert spoiled[1, 7, 2, 1, 3]
+    assert spoiled.sum() <= 128 < spoiled[1, :, :, 1, 3].size
     assert spoiled.sum() == spoiled[1, :, :, 1, 3].sum()
     assert (y == plain)[~spoiled].all()
 
