@@ -332,9 +332,9 @@ class PixelItem:
 
 
 @dataclass(frozen=True)
-class PixelSchedule(FilterSchedule):
+class PixelItems(FilterSchedule):
     """The schedule of y as NHWC: batches (first, count) of output channels whose filters are in SBUF together; items
-    in order; K tiles of one ChunkPiece each."""
+    in order."""
 
     by_rows = False
 
@@ -344,6 +344,12 @@ class PixelSchedule(FilterSchedule):
     #: most output channels of a matmul
     most_k: int
     items: list[PixelItem]
+
+
+@dataclass(frozen=True)
+class PixelSchedule(PixelItems):
+    """The schedule of blocks of pixels: K tiles of one ChunkPiece each."""
+
     #: banks of accumulators that take a group's filters as these arrive
     banks: int
     #: whether a transpose places filters on the partitions of all slots and shifts

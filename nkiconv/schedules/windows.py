@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from .channel_pieces import all_places, own_piece
 from .cuts import Outputs
 from .geometry import Geometry, filter_rows, is_evenly_apart, is_transposed, num_taps, sees_itself, writes_rows
-from .moving_filters import FilterSchedule, way_of
+from .moving_filters import way_of
 from .options import Options, keeps_sums, no_prologue, norm_bytes
-from .pixel_tiles import SHARDS, Cut, PixelItem, Source, cut_of, is_padded, source_of
+from .pixel_tiles import SHARDS, PixelItem, PixelItems, cut_of, is_padded, source_of
 from .settings import WARM_UPS, Settings, choice, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut_into, div_ceil, fits_sbuf
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut_into, div_ceil, fits_sbuf
 
 #: The least bytes of a row of a window, and the most channels: DMA transposes others, or an engine sorts them. With
 #: 28 x 28 outputs of 64 channels rows of 24 and 32 bytes take 1.02 and 1.28 times as long as if sorted, of 42 to 84
@@ -52,17 +52,9 @@ class WindowTile:
 
 
 @dataclass(frozen=True)
-class WindowSchedule(FilterSchedule):
-    """Blocks of at most 128 pixels, each with all K tiles; batches (first, count) of output channels; tiles: those of
-    equally many rows are neighbours."""
+class WindowSchedule(PixelItems):
+    """Blocks of at most 128 pixels, each with all K tiles; tiles: those of equally many rows are neighbours."""
 
-    by_rows = False
-
-    source: Source
-    sizes: Cut
-    batches: list[Part]
-    most_k: int
-    items: list[PixelItem]
     tiles: tuple[WindowTile, ...]
 
 
