@@ -25,7 +25,7 @@ from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
 #: Most instructions of a core that an estimate traces: of the first candidate, where its trace is cut, and of all
-#: others together, so that 95 % of estimates take 50 ms (`make choice`). More for depthwise rows, whose bounds take
+#: others together, so that nine of ten estimates take 50 ms (`make choice`). More for depthwise rows, whose bounds take
 #: less of the host and order candidates less well: with (180, 180) 220 random ones take 0.997 times as long. Fewer for
 #: volumes, whose bounds take more: 150 random ones take 1.001 times as long. ALONE: of a candidate without others,
 #: whose trace counts matmuls on zeros alone.
