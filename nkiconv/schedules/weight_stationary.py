@@ -120,7 +120,6 @@ class PhasesSettings(Settings):
     instead = "implicit_gemm, or fewer channels"
 
     shard: str = choice("what the two cores share: channels of y, or outputs", SHARDS, near=ALL)
-    channels: int = count("output channels of an M tile", 1, P_MAX, default=P_MAX)
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count(
         "segments of x packed along the partitions; 2 or 4 need 32, 64 or 128 channels", 1, 4, default=1
@@ -129,6 +128,10 @@ class PhasesSettings(Settings):
         "results of an output tile", 256, SBUF_BYTES, default=Y_BYTES, near=(half, double), unit="bytes per partition"
     )
     warmup: int = warm_up(20, near=(*WARM_UPS, WARM_UP))
+
+    def m_tile(self, K: int) -> int:
+        """The most output channels of an M tile: all that fit, of a core's channels where the cores share them."""
+        return min(P_MAX // self.segments, div_ceil(K, PARTS if self.shard == "channels" else 1))
 
 
 #: Settings of transposed problems only.
@@ -153,7 +156,7 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
         tiles = geometry.times * count_items(axes, sizes, segments)
         if reason := too_many_tiles(f"C={geometry.C}, K={geometry.K}: {ALGORITHM}", tiles):
             return None, reason
-        reserved += m_packing.block_statistics_bytes(geometry, options, settings.channels)
+        reserved += m_packing.block_statistics_bytes(geometry, options, settings.m_tile(geometry.K))
         made, num_bytes = _of_phases(geometry, settings), sbuf_bytes
     if made is None or not fits_sbuf(num_bytes(geometry, made, options.residual) + reserved):
         return None, str(settings.memory_unsupported(geometry))
@@ -226,18 +229,18 @@ def _has_phases(geometry: Geometry, height: int, width: int) -> bool:
 def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettings) -> str:
     """Why segments and phases cannot be packed as settings say; "" if they can."""
     segments, phases = settings.segments, math.prod(_beside(geometry, settings.beside))
-    kn = min(geometry.K, settings.channels)
+    kn = settings.m_tile(geometry.K)
     if phases == 1 and segments == 1:
         return ""
-    where = f"config beside={settings.beside}, segments={segments}, channels={settings.channels}"
+    where = f"config beside={settings.beside}, segments={segments}"
     if segments > 1 and options.statistics:
         return f"{where}, return_stats='channel': partitions have several places of a channel; use segments=1"
     if options.strict_nonfinite:
         return f"{where}: multiplies by zero, which strict_nonfinite=True forbids; use 'none' and 1"
     if phases > 1 and options.residual:
         return f"{where}: phases that share columns take no residual; use 'none'"
-    if phases * slot_for(segments * kn) > P_MAX or segments * kn > P_MAX:
-        return f"{where}: {phases} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
+    if phases * slot_for(segments * kn) > P_MAX:
+        return f"{where}: {phases} phases of {segments * kn} columns, by quadrants, must fit 128; use 'none'"
     if segments > 1 and (segments == 3 or geometry.C not in (QUADRANT, 2 * QUADRANT, P_MAX)):
         return f"{where}: segments are 2 or 4, of C={QUADRANT}, {2 * QUADRANT} or {P_MAX}, not {geometry.C}; use 1"
     return ""
@@ -295,7 +298,7 @@ def _tiling(geometry: Geometry, settings: PhasesSettings) -> tuple[Any, ...]:
     held = max(1, min(settings.segments, P_MAX // geometry.C))
     parts = cut(geometry.C, P_MAX)
     k_tiles = tuple((*part, first, held) for part in parts for first in range(0, settings.segments, held))
-    by_channels = settings.shard == "channels" and geometry.K > settings.channels
+    by_channels = settings.shard == "channels" and geometry.K > 1
     segments = [1, 1, 1]
     segments[_longest(geometry)] = settings.segments
     sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(k_tiles), 1 if by_channels else PARTS)
@@ -313,7 +316,7 @@ def _longest(geometry: Geometry) -> int:
 def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
     axes, k_tiles, by_channels, segments, sizes = _tiling(geometry, settings)
     packs = math.prod(axis.beside for axis in axes) > 1 or settings.segments > 1
-    blocks = cut(geometry.K, settings.channels)
+    blocks = cut(geometry.K, settings.m_tile(geometry.K))
     widest = blocks[-1][1]
     most = max(1, FILTER_BYTES // (len(k_tiles) * widest * num_taps(geometry) * geometry.itemsize))
     items = tuple(items_of_phases(axes, sizes, segments))

@@ -230,11 +230,7 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
         return
     shards = SHARDS if geometry.K > 1 else ("outputs",)
     for y_bytes, way, shard in itertools.product(Y_SIZES, list(ways(geometry)), shards):
-        channels = min(P_MAX // way["segments"], geometry.K)
-        if shard == "channels":
-            channels = min(channels, div_ceil(geometry.K, PARTS))
-        own = {**way, "shard": shard, "channels": channels}
-        yield 0.0, PhasesSettings.read(config, **own, y_bytes=y_bytes)
+        yield 0.0, PhasesSettings.read(config, **way, shard=shard, y_bytes=y_bytes)
 
 
 def ways(geometry: Geometry) -> Iterator[dict[str, Any]]:
