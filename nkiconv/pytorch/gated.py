@@ -23,7 +23,7 @@ from torch import Tensor
 from .. import rules
 from ..axis import padding_pairs
 from ..chunks import ORDERS
-from ..errors import refused, shape_of
+from ..errors import refused
 from ..schedules.split import LAYOUTS, taps_unsupported
 from .causal import states
 from .computers import agreements, host, modes
@@ -75,11 +75,6 @@ def gated_short_conv(
     where = layer or "gated_short_conv"
     wrong = rules.accepted("order", order, ORDERS), rules.layout("layout", layout, LAYOUTS)
     raise_all(f"{where} cannot run this call", list(refused(LayoutError, *wrong)))
-    if layout == "NWC" and isinstance(input, Tensor) and len(shape_of(input)) == 3 and input.shape[1] == 1:
-        # one token is the same memory in both layouts
-        more: dict[str, Any] = {"order": order, "return_final_states": return_final_states, "layer": layer}
-        found = gated_short_conv(input.transpose(1, 2), weight, bias, initial_states, **more)
-        return (found[0].transpose(1, 2), found[1]) if return_final_states else found.transpose(1, 2)
     return _convolve(where, input, weight, bias, initial_states, order, "causal", None, return_final_states, layout)
 
 
@@ -175,11 +170,12 @@ def _convolve(
     raise_all(f"{where} cannot run this call", list(refused(GeometryError, malformed)))
     (pair,) = padding_pairs(padding, ((x.shape[layout.index("W")], weight.shape[1], 1, 1),))
     given = Call(x, weight, bias, initial_states, chunks, list(pair), activation, return_final_states, layout, where)
-    if modes.is_torchs(x):
-        _check(given)
-        y, final = _composed(given)
-    else:
-        y, final = map(own, OPERATOR(*given))
+    _check(given)
+    is_token = layout == "NWC" and x.shape[1] == 1  # the same memory in both layouts
+    if is_token:
+        given = given._replace(input=given.rows, layout="NCW")
+    y, final = _composed(given) if modes.is_torchs(x) else map(own, OPERATOR(*given))
+    y = y.transpose(1, 2) if is_token else y
     return (y, final) if return_final_states else y
 
 
@@ -198,8 +194,10 @@ def _check(given: Call) -> None:
     cannot, (channels, width) = f"{given.layer} cannot run this call", given.weight.shape
     wrong: list[NkiconvError] = list(refused(LayoutError, rules.chunks(chunks, x.shape[1])))
     raise_all(cannot, wrong)
-    wanted = (channels * len(chunks), x.shape[2])
-    wrong += refused(GeometryError, rules.shape("input", x.shape[1:], wanted, "[N, chunks * D, W] of weight [D, S]"))
+    axes = {"N": ("N", x.shape[0]), "C": ("chunks * D", channels * len(chunks)), "W": ("W", x.shape[2])}
+    names, wanted = zip(*(axes[axis] for axis in given.layout), strict=True)
+    words = f"[{', '.join(names)}] of weight [D, S]"
+    wrong += refused(GeometryError, rules.shape("input", given.input.shape, wanted, words))
     size = width - 1
     if initial_states is not None:
         shape = (x.shape[0], channels, size)
@@ -213,7 +211,7 @@ def _check(given: Call) -> None:
     Called(given.asked, x.narrow(1, 0, channels), given.w, given.bias).check()
     if "C" in chunks and _extent(given) != x.shape[2]:
         raise_all(cannot, [GeometryError(f"padding={padding}: a factor of y has its extents, W; use 'causal'")])
-    if given.layout == "NWC":
+    if given.layout == "NWC" and x.shape[2] != 1:
         raise_all(cannot, list(refused(UnsupportedError, taps_unsupported(width))))
 
 
