@@ -28,8 +28,8 @@ from .long_kernels import too_many
 from .settings import Config, Settings, count, double, half, less, more, once_a_config, setting, warm_up
 from .tiles import AXIS_MAX, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
-#: The default number of tiles of units in SBUF at once.
-BUFFERS = 3
+#: Tiles of units that are loaded at once, or as many as SBUF has room for.
+BUFFERS = 4
 _BANK = BANK_COLUMNS
 
 
@@ -42,7 +42,7 @@ class DiagonalsSettings(Settings):
     """Settings of `diagonals`."""
 
     algorithm = "diagonals"
-    tried = ("buffers", "groups", "down", "across", "warmup")
+    tried = ("groups", "down", "across", "warmup")
 
     rows: int = count("rows of gy of a block", 1, P_MAX)
     columns: int = count("columns of gy of a block", 1, P_MAX)
@@ -54,7 +54,6 @@ class DiagonalsSettings(Settings):
         "sets of groups that share products, of a row tile in a pass", 1, _BANK, near=(half, less, more, double)
     )
     below: int = count("groups that share the partitions of a bank, each a part: 1, 2 or 4", 1, 4, default=1)
-    buffers: int = count("tiles of units that are loaded at once", 1, 16, default=BUFFERS, near=(less, more))
     strips: int = count(
         "1: tiles follow each other down strips of planes and copy the rows of x that they share; 0: each loads all of "
         "its windows",
@@ -96,7 +95,7 @@ class DiagonalsSchedule:
     """Passes of all groups; the cores share passes, or with split the tiles of units.
 
     Attributes:
-        bias: whether to compute the bias's gradient.
+        bias: whether to compute the bias's gradient; buffers: tiles of units in SBUF.
         k, c: output and input channels of the groups that share a product, a set; own: input channels of one group.
         window: (rows, columns) of x of a block; shared: rows that a unit's window shares with the unit's above it.
         h, w: (first, count) of the rows and columns of a unit's window that are inside x for any unit; seen: (first,
@@ -129,6 +128,7 @@ class DiagonalsSchedule:
     strips: tuple[tuple[int, bool], ...]
     passes: tuple[tuple[Part, ...], ...]
     split: bool
+    buffers: int = BUFFERS
 
     @property
     def positions(self) -> int:
@@ -172,8 +172,9 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSche
             f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across}: "
             f"a unit and its window have up to {longest} rows or columns, an instruction takes {AXIS_MAX}; use fewer"
         )
-    needed = needed_bytes(plan)
-    if not fits_sbuf(needed):
+    every = (replace(plan, buffers=count) for count in range(BUFFERS, 0, -1))
+    plan = next((one for one in every if fits_sbuf(needed_bytes(one))), plan)
+    if not fits_sbuf(needed := needed_bytes(replace(plan, buffers=1))):
         return None, (
             f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across} "
             f"groups={settings.groups}: diagonals need {needed} bytes per partition of SBUF for their units, there are "
@@ -258,7 +259,7 @@ def needed_bytes(plan: DiagonalsSchedule) -> int:
     settings, geometry = plan.settings, plan.geometry
     x_size = geometry.planes.taps * plan.h[1] * plan.w[1] * plan.c
     y_size = settings.rows * settings.down * settings.columns * settings.across * plan.k
-    units = settings.buffers * (x_size + y_size) * settings.groups * geometry.itemsize
+    units = plan.buffers * (x_size + y_size) * settings.groups * geometry.itemsize
     accumulators = div_ceil(settings.groups, settings.below) * geometry.planes.taps
     # evacuated sums; a gather's result, and gathered sums of two passes; stored results
     reads = READS * plan.per_gather * plan.c * plan.window[0] * plan.window[1]

@@ -14,7 +14,6 @@ from ..simulator.timing.target import Target
 from .blocks_schedule import gradient_unsupported
 from .cuts import window_of
 from .diagonals import (
-    BUFFERS,
     READ_MOST,
     ROOM_BYTES,
     DiagonalsSchedule,
@@ -61,8 +60,8 @@ SIDES, BELOW, BESIDE, GROUPS = (1, 2, 4), (1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2
 #: For each way to share the Tensor Engine: the number of blocks whose units are tried, and the most time of the Tensor
 #: Engine of these, over the least.
 BLOCKS, IDLE = 6, 1.3
-#: Matmuls on zeros of candidate settings.
-WARM_UP = 40
+#: Matmuls on zeros of candidate settings; tiles of units that SBUF has room for.
+WARM_UP, BUFFERS = 40, 2
 
 
 def distinct(options: Sequence[Any], most: Any) -> Any:
@@ -147,23 +146,21 @@ class DiagonalsBound:
         if "strips" not in given:
             good &= (t["strips"] == 0) | (t["down"] * t["rows"] < geometry.rows.out)
         t = some(t, good)
-        rest = {"buffers": BUFFERS, "split": 0, "warmup": WARM_UP, **given}
-        for name in ("buffers", "split", "warmup"):
+        rest = {"split": 0, "warmup": WARM_UP, **given}
+        for name in ("split", "warmup"):
             t[name] = np.full_like(t["rows"], rest[name])
         if "split" not in given:
             # the cores share tiles if there is a single pass
             t["split"] = np.where(t["side"] * t["groups"] * t["beside"] >= geometry.groups, 1, 0)
-        if "buffers" not in given:
-            t["buffers"] = np.where(self.bytes(t, BUFFERS) > ROOM_BYTES, BUFFERS - 1, BUFFERS)
-        t = some(t, self.bytes(t, t["buffers"]) <= ROOM_BYTES) if "groups" not in given else t
+        t = some(t, self.bytes(t) <= ROOM_BYTES) if "groups" not in given else t
         return {name: t[name] for name in [one.name for one in dataclasses.fields(DiagonalsSettings)]}
 
-    def bytes(self, t: Table, buffers: Any) -> Any:
+    def bytes(self, t: Table) -> Any:
         """Approximate bytes a partition."""
         rows, columns = t["rows"] * t["down"], t["columns"] * t["across"]
         size = (self.T * self.sums(rows, columns) + rows * columns * self.k) * t["groups"] * t["beside"]
         accumulators = ceil(t["groups"], t["below"]) * self.T
-        return size * self.geometry.itemsize * buffers + 8 * t["side"] * (accumulators * self.taps + 2 * READ_MOST)
+        return size * self.geometry.itemsize * BUFFERS + 8 * t["side"] * (accumulators * self.taps + 2 * READ_MOST)
 
     def ns(self, t: Table) -> Any:
         """ns from the first load to the last store."""

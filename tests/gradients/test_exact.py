@@ -7,8 +7,12 @@ from draws import cores
 from gradients import LAYOUTS, check, expected, last, outputs, places_of, problem_of
 
 import nkiconv
+from nkiconv import ConvProblem
 from nkiconv.errors import UnsupportedError
-from nkiconv.schedules import blocks_schedule
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
+from nkiconv.schedules import blocks_schedule, diagonals
+from nkiconv.simulator.timing import Rates
 
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after, lhs_dilation).
 PLAIN, WIDE, LONG = (9, 3, 1, 1, 1, 1), (11, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1)
@@ -61,14 +65,14 @@ DIAGONALS = {
     "volumes, many taps": ((1, 18, 2, 2), *((1, 4, 1, 1, 0, 3),) * 3),
     "volumes, strided": ((2, 6, 4, 2), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
 }
-ORDER = ("rows", "columns", "down", "across", "side", "groups", "buffers", "strips", "split", "below", "beside")
+ORDER = ("rows", "columns", "down", "across", "side", "groups", "strips", "split", "below", "beside")
 #: Values of ORDER.
 OF_DIAGONALS = [
-    (2, 4, 2, 2, 4, 1, 1, 0, 0, 1, 1), (2, 4, 1, 1, 2, 3, 2, 1, 1, 1, 1), (3, 5, 3, 3, 1, 2, 3, 0, 0, 1, 1),
-    (1, 1, 9, 11, 4, 2, 2, 0, 0, 1, 1), (4, 3, 1, 2, 1, 9, 2, 1, 1, 1, 1), (2, 4, 2, 2, 4, 2, 1, 1, 0, 2, 1),
-    (2, 3, 1, 1, 2, 3, 2, 0, 0, 4, 1), (1, 4, 3, 3, 1, 5, 3, 1, 1, 4, 1), (3, 4, 1, 2, 1, 9, 2, 1, 0, 2, 1),
-    (4, 4, 1, 1, 1, 4, 3, 1, 0, 4, 1), (2, 4, 2, 2, 1, 9, 2, 0, 0, 1, 2), (1, 3, 1, 2, 2, 1, 3, 1, 1, 2, 2),
-    (2, 3, 2, 1, 4, 1, 2, 1, 0, 4, 2),
+    (2, 4, 2, 2, 4, 1, 0, 0, 1, 1), (2, 4, 1, 1, 2, 3, 1, 1, 1, 1), (3, 5, 3, 3, 1, 2, 0, 0, 1, 1),
+    (1, 1, 9, 11, 4, 2, 0, 0, 1, 1), (4, 3, 1, 2, 1, 9, 1, 1, 1, 1), (2, 4, 2, 2, 4, 2, 1, 0, 2, 1),
+    (2, 3, 1, 1, 2, 3, 0, 0, 4, 1), (1, 4, 3, 3, 1, 5, 1, 1, 4, 1), (3, 4, 1, 2, 1, 9, 1, 0, 2, 1),
+    (4, 4, 1, 1, 1, 4, 1, 0, 4, 1), (2, 4, 2, 2, 1, 9, 0, 0, 1, 2), (1, 3, 1, 2, 2, 1, 1, 1, 2, 2),
+    (2, 3, 2, 1, 4, 1, 1, 0, 4, 2),
 ]  # fmt: skip
 #: 1x1 filters whose planes DMA transposes as they come: planes of several lines, of one, of few pixels, several banks.
 LINES = {
@@ -198,7 +202,7 @@ def _table():
         channels = 2, groups, 2 * groups, groups
         found[f"diagonals: {groups} groups, {below} below"] = channels, [PLAIN, WIDE], "diagonals", sizes, True
     # the second half has fewer units than a tile of rows
-    sizes = dict.fromkeys(("rows", "columns", "down", "across", "groups", "buffers", "split"), 1)
+    sizes = dict.fromkeys(("rows", "columns", "down", "across", "groups", "split"), 1)
     axes = [(1, 1, 1, 1, 0, 1), (1, 1, 1, 1, 1, 4)]
     found["diagonals: a half of few"] = (3, 1, 1, 1), axes, "diagonals", sizes | {"side": 4, "strips": 0}, True
     for place, (why, (channels, sizes)) in enumerate(LINES.items()):
@@ -259,6 +263,18 @@ def test_every_problem(why, is_last, dtype):
     for lnc in cores(why, is_last):
         more = {"algorithm": algorithm, "config": tuple(sizes.items()) or None, "adds": lnc == 2}
         check(channels, axes, is_last, dtype, lnc=lnc, bias_gradient=bias, precision=precision or None, **more)
+
+
+@pytest.mark.parametrize(("groups", "down", "strips", "buffers"), [(6, 30, 0, 1), (17, 10, 1, 1), (9, 10, 1, 2)])
+def test_diagonals_hold_as_many_units_as_sbuf_takes(groups, down, strips, buffers):
+    channels, axes = (1, 18, 18, 18), [(60, 3, 1, 1, 1, 1)] * 2
+    sizes = {"rows": 2, "columns": 30, "down": down, "across": 2, "beside": 1, "side": 1, "groups": groups}
+    config = (*sizes.items(), ("strips", strips), ("split", 0))
+    check(channels, axes, dtype="fp32", algorithm="diagonals", config=config)
+    problem = ConvProblem(N=1, C=18, H=60, W=60, groups=18, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
+    request = Request(problem=problem.toward("wgrad"))
+    geometry = operation_for(request).shape(request, Rates()).geometry
+    assert diagonals.build(geometry, config, False)[0].buffers == buffers
 
 
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}

@@ -195,7 +195,7 @@ def by_diagonals(draw):
     groups, c, k = draw(st.integers(1, 6)), draw(st.sampled_from((1, 1, 2, 5))), draw(st.sampled_from((1, 1, 2, 5)))
     axes = draw(st.tuples(*(an_axis(most) for most in (5, 13, 15)[3 - draw(st.sampled_from((2, 2, 3))) :])))
     config = draw(st.one_of(st.just({}), some(
-        rows=5, columns=6, down=3, across=3, groups=4, buffers=3, below=(1, 2, 4), side=(1, 2, 4), split=(0, 1),
+        rows=5, columns=6, down=3, across=3, groups=4, below=(1, 2, 4), side=(1, 2, 4), split=(0, 1),
         warmup=(0,), strips=(0, 1), beside=(1, 1, 2, 3),
     )))  # fmt: skip
     return (draw(st.integers(1, 3)), groups * c, groups * k, groups), [*axes], config, {"algorithm": "diagonals"}
@@ -252,9 +252,9 @@ def real_images(draw):
     stride, layout = draw(st.integers(1, 2)), draw(st.sampled_from(["NCHW", "NHWC"]))
     Q, rng = (H + 2 - R) // stride + 1, np.random.default_rng(H)
     config = {name: draw(st.sampled_from([1, 2, 3, Q])) for name in ("rows", "columns")}
-    config |= {"buffers": draw(st.integers(1, 3)), "split": draw(st.integers(0, 1))}
+    config["split"] = draw(st.integers(0, 1))
     if groups == 1:
-        config |= draw(some(channels=4, outputs=2, inputs=2, exchanged=(0,)))
+        config |= draw(some(buffers=3, channels=4, outputs=2, inputs=2, exchanged=(0,)))
         config["pixels"] = draw(st.sampled_from([0, 2])) if layout == "NCHW" else 0
     else:
         config |= {"beside": draw(st.sampled_from([1, 2, 3])), "groups": draw(st.integers(1, 3))}

@@ -67,15 +67,15 @@ def steps_of(work, passes):
             strip, below = plan.strips[index]
             first, last = index == begin, index + 1 == begin + count
             # a single buffer does not keep the step before
-            follows = below and not first and plan.settings.buffers > 1
+            follows = below and not first and plan.buffers > 1
             found.append(Step(one, plan.tiles[index], first, last, strip, follows))
     return found
 
 
 def run_steps(work, constants, steps):
     """Run steps, loaded as far ahead as there are buffers; a pass is stored after the products of the next step."""
-    settings, sums, biases, units, waiting = work.plan.settings, [], None, 0, None
-    feed = Feed(steps, start_units(work, min(settings.buffers, len(steps))), partial(load_step, work))
+    sums, biases, units, waiting = [], None, 0, None
+    feed = Feed(steps, start_units(work, min(work.plan.buffers, len(steps))), partial(load_step, work))
     for index, step in enumerate(steps):
         there = feed.of(index)
         feed.until(index + len(feed.buffers))

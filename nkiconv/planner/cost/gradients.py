@@ -95,7 +95,7 @@ class Diagonals(ByBound):
         now = dict(self.complete(shape, config) or ())
         if not now:
             return []
-        sizes = {name: now[name] for name in ("buffers", "groups", "down", "across")}
+        sizes = {name: now[name] for name in ("groups", "down", "across")}
         return list(DiagonalsSettings.near(config, sizes))
 
     def completed(self, shape: Shape, config: Config) -> Any:
