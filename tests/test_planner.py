@@ -237,7 +237,7 @@ def test_explain_tells_everything():
 
 SQUARE = {"N": 1, "H": 28, "W": 28, "padding": ((1, 1), (1, 1)), "dtype": "fp32"}
 TAKEN_BY_WEIGHT_STATIONARY = [
-    ConvProblem(C=64, K=64, R=3, S=3, groups=16, **SQUARE),
+    ConvProblem(C=64, K=64, R=3, S=3, groups=16, **{**SQUARE, "N": 4}),
     ConvProblem(C=32, K=3, R=4, S=4, lhs_dilation=(2, 2), transposed=True, **SQUARE),
 ]
 

@@ -96,7 +96,7 @@ def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[Impl
 def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> ImplicitGemmSettings:
     """A schedule's settings with the open ones (warmup, moved, order, loop) filled in."""
     geometry, options, target, m_tile = bound.geometry, bound.options, bound.target, schedule.batches[0][0]
-    busy, tile, warmup = bound.cores(schedule)[0], schedule.items[0].out_tile, WARM_UP_PACKED
+    busy, tile, warmup = bound.core(schedule), schedule.items[0].out_tile, WARM_UP_PACKED
     if geometry.packed == 0:
         idle_ns = (bound.filters_there_ns(m_tile) - ZEROS_NS) * target.half_rate
         each_ns = P_MAX * target.tensor_column_ns

@@ -122,12 +122,10 @@ def read_ns(target: Target, options: Options, banks: float, elements: float) -> 
     return vector * scalar / (vector + scalar) if either_reads(options.epilogue, options.strict_nonfinite) else scalar
 
 
-def dma_ns(
-    target: Target, each: int, partitions: int, elements: float, run: float, itemsize: int, times: float = 1.0
-) -> float:
-    """ns of a core's DMA engines, or of HBM, for so many elements of each partition, in runs."""
-    engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
-    return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
+def moved_ns(target: Target, elements: float, run: float, parts: float, itemsize: int) -> float:
+    """ns of a core's DMA engines, or of HBM, for so many elements in runs, from or to so many partitions of SBUF."""
+    engines = min(target.dma_engines, max(1.0, parts / target.rows_an_engine))
+    return max(elements / run * target.run_ns(run * itemsize) / engines, elements * itemsize * target.hbm_byte_ns)
 
 
 def transposed_ns(target: Target, parts: int, elements: float, run: float, itemsize: int) -> float:

@@ -35,7 +35,7 @@ def ceil(a: Any, b: Any) -> Any:
 
 
 def dma_ns(target: Target, partitions: Any, elements: Any, run: Any, itemsize: int) -> Any:
-    """ns of a core's DMA engines, or of HBM, for `elements` a partition in runs of `run`, as `prices.dma_ns`."""
+    """ns of a core's DMA engines, or of HBM, for `elements` a partition in runs of `run`, as `prices.moved_ns`."""
     sizes, at = np.unique(run * itemsize, return_inverse=True)
     run_ns, byte_ns = (
         np.array([ns(size) for size in sizes.tolist()])[at].reshape(np.shape(run))

@@ -19,7 +19,7 @@ from .cuts import window_of
 from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import array_end_ns, dma_ns, matmul_ns, planes_met, read_ns, round_trip_ns, transpose_ns
+from .prices import array_end_ns, matmul_ns, moved_ns, planes_met, read_ns, round_trip_ns, transpose_ns
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
@@ -163,7 +163,7 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
         lines = div_ceil(rows.size, G)
         whole = G == 1 and geometry.x_strides[2] == columns.size
         run = columns.size * (lines if whole else 1) if geometry.x_strides[3] == 1 else 1
-        return dma_ns(target, parts, parts, size * lines * columns.size, run, geometry.hbm_itemsize)
+        return moved_ns(target, parts * size * lines * columns.size, run, parts, geometry.hbm_itemsize)
 
     @cache
     def evacuated_ns(U: int, V: int) -> float:
