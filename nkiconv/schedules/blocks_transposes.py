@@ -24,8 +24,9 @@ RUN_BYTES = 384
 #: The most loaded pieces of x, and of gy, at once, and the fewest with a gang at several places; buffers of rows with
 #: zeros around them.
 RAWS, RAWS_LEAST, SLABS = 8, 3, 4
-#: Matmul columns that transposes of x and gy run ahead; chosen by modelled times.
-AHEAD = 2048
+#: Matmul columns that transposes of x and gy run ahead; those that transposes of later tiles run ahead bank by bank,
+#: and columns of matmuls between banks: chosen by modelled times.
+AHEAD, FAR, PACE = 2048, 12_288, 512
 
 
 @dataclass(frozen=True)

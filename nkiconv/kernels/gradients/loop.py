@@ -8,14 +8,14 @@ from ..._nki import nisa, nl
 from ...schedules.blocks import apart_beside, further_beside, taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
-from ...schedules.blocks_transposes import AHEAD
+from ...schedules.blocks_transposes import AHEAD, FAR, PACE
 from ...schedules.tiles import PSUM_BANKS, div_ceil
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
 from .loads import Feed, Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
 from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
-from .transposes import start_transposes, transpose_for
+from .transposes import start_transposes, transposes_for
 
 
 @dataclass
@@ -56,10 +56,11 @@ def run_passes(work, passes, buffers):
         begin = 0 if clips == None else clips[1]
         for column in range(settings.columns):
             q = (begin + column) % settings.columns
-            if ahead != None:
-                transpose_ahead(work, ahead, feed, products, at, q)
             for bank in banks:
                 if q % (some.accumulators[bank].beside * apart) < apart:
+                    if ahead != None:
+                        transpose_ahead(work, ahead, feed, products, at, q)
+                        ahead.columns += columns_of_matmul(work, some.accumulators[bank])
                     add_products(work, some.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
         for bank in banks if some.ends else ():
             end_chain(work, some, bank, sums[bank], held, joint)
@@ -85,23 +86,37 @@ def end_chain(work, some, bank, acc_psum, held, joint):
 
 
 def transpose_ahead(work, ahead, feed, products, at, q):
-    """Transpose the tiles of these products, and of products up to AHEAD matmul columns after column q, if buffers are
-    free."""
+    """Transpose the tiles of these products, and of products after column q if buffers are free: up to AHEAD matmul
+    columns after it, of later tiles half as many, and up to FAR a bank for each PACE columns of matmuls, so that the
+    Tensor Engine does not wait for evacuations. The second tile's loads may not be there so early."""
     left = sum(columns_in(work, products[later], q if later == at else 0) for later in range(at, ahead.done))
-    while ahead.done < len(products) and (ahead.done <= at or left < AHEAD):
+    while ahead.done < len(products):
         some = products[ahead.done]
-        if some.index >= products[at].oldest + len(feed.buffers):
+        near, far = (AHEAD // 2, FAR) if some.index > max(1, products[at].index) else (AHEAD, AHEAD)
+        is_paced, is_due = left >= near, ahead.done <= at
+        if not is_due and (left >= far or some.index >= products[at].oldest + len(feed.buffers)):
             return
-        transpose_for(work, ahead, feed, some)
+        if not is_due and is_paced and ahead.columns < PACE:
+            return
+        if ahead.steps == None:
+            ahead.steps = transposes_for(work, ahead, feed, some)
+        for _ in ahead.steps:
+            if not is_due and is_paced:
+                ahead.columns = 0
+                return
         left += columns_in(work, some, 0)
-        ahead.done += 1
+        ahead.done, ahead.steps = ahead.done + 1, None
 
 
 def columns_in(work, some, q):
     """Columns of the matmuls of Products, from column q of gy on."""
     acc = some.accumulators[some.banks[0]]
-    each = max(nl.tile_size.pmax, acc.c[1] * acc.r[1] * columns_of(work, acc, acc.beside))
-    return div_ceil(work.plan.settings.columns - q, acc.beside) * some.banks[1] * each
+    return div_ceil(work.plan.settings.columns - q, acc.beside) * some.banks[1] * columns_of_matmul(work, acc)
+
+
+def columns_of_matmul(work, acc):
+    """Columns of a matmul of an accumulator, as long as it takes."""
+    return max(nl.tile_size.pmax, acc.c[1] * acc.r[1] * columns_of(work, acc, acc.beside))
 
 
 def start_sums(work, acc):

@@ -20,7 +20,8 @@ from .loads import Piece, load_x
 class Ahead(nl.NKIObject):
     """Circular buffers: loaded pieces of x and of gy; slabs, tiles for a row of windows between zeros; banks.
     zeros_sbuf: zeros, or None; there: for each buffer (number of its tile, keys of its transposed pieces); done: the
-    number of Products whose pieces are transposed."""
+    number of Products whose pieces are transposed; steps: the transposes of the next Products, or None; columns: of
+    matmuls since the last bank that was transposed far ahead."""
 
     raws: list
     slabs: object
@@ -28,6 +29,8 @@ class Ahead(nl.NKIObject):
     zeros_sbuf: object
     there: list
     done: int = 0
+    steps: object = None
+    columns: int = 0
 
 
 def start_transposes(work, buffers):
@@ -44,8 +47,9 @@ def start_transposes(work, buffers):
     return Ahead(raws, slabs, banks, zeros_sbuf, [(-1, [])] * buffers)
 
 
-def transpose_for(work, ahead, feed, some):
-    """Transpose the pieces of a Feed's tile that Products need, unless they are transposed already."""
+def transposes_for(work, ahead, feed, some):
+    """Transpose the pieces of a Feed's tile that Products need, unless they are transposed already, bank by bank: each
+    step of this generator is one."""
     one, tile, blocks = feed.tiles[some.index].one, feed.tiles[some.index].tile, feed.of(some.index)
     slot, rows = some.index % len(feed.buffers), work.geometry.rows
     if ahead.there[slot][0] != some.index:
@@ -71,7 +75,7 @@ def transpose_for(work, ahead, feed, some):
                     if rows_of_piece[0] < end and key not in done:
                         done.append(key)
                         tile_sbuf = blocks.y if t < 0 else blocks.x[t]
-                        transpose_piece(work, ahead, side, own[0] + c, rows_of_piece, tile_sbuf)
+                        yield from transposes_of_piece(work, ahead, side, own[0] + c, rows_of_piece, tile_sbuf)
 
 
 def load_member(work, tile, member, x_sbuf, t):
@@ -85,7 +89,7 @@ def load_member(work, tile, member, x_sbuf, t):
         load_x(work, piece, [replace(region, part=part, z=region.z + z, counts=(each, *places))], into, t, one.h)
 
 
-def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
+def transposes_of_piece(work, ahead, side, channel, rows, tile_sbuf):
     """Load and transpose rows (first, count) of a Side into a tile. channel: the first in HBM."""
     loads, sources = side.loads(rows), []
     raw = load_piece(work, ahead, side, rows, loads, channel) if loads else None
@@ -94,7 +98,7 @@ def transpose_piece(work, ahead, side, channel, rows, tile_sbuf):
         # zeros are put around rows before earlier rows are evacuated from PSUM
         for later in needed[len(sources) : index + SLABS - 1]:
             sources.append(source_of(work, ahead, side, raw, rows, later))
-        transpose_row(work, ahead, side, row, sources[index], tile_sbuf)
+        yield from transposes_of_row(work, ahead, side, row, sources[index], tile_sbuf)
 
 
 def load_piece(work, ahead, side, rows, loads, channel):
@@ -148,7 +152,7 @@ def row_with_zeros(work, ahead, side, source, blocks):
     return slab
 
 
-def transpose_row(work, ahead, side, row, source, tile_sbuf):
+def transposes_of_row(work, ahead, side, row, source, tile_sbuf):
     """Transpose a row of all windows into a tile, or write its zeros. source: of `source_of`."""
     span, (member, members), (c, channels), extent = side.columns, side.members, side.channels, side.rows.extent
     rows = along(member * extent + row, members, extent)
@@ -172,3 +176,4 @@ def transpose_row(work, ahead, side, row, source, tile_sbuf):
         found = bank[0:units, 0:count, 0:members, 0:channels].permute((0, 2, 1, 3))
         into = tile_sbuf[0:units, rows, along(first * step, count, step), c : c + channels]
         copy_balanced(into, found, work.ledger)
+        yield
