@@ -56,15 +56,9 @@ def _forward(*args: Any) -> tuple[Tensor, Tensor]:
     _check(given)
     x, w, final = given.x, given.w, given.return_final_states
     if not given.is_packed:
-        y, state = states.convolve(given.asked, x, w, given.bias, given.initial_states, final)
-        return _own(y), state
+        return states.convolve(given.asked, x, w, given.bias, given.initial_states, final)
     y, state = sequences.forward(given)
-    return _own(y), state if given.cu_seqlens is not None or final else x.new_empty(x.shape[0], x.shape[1], 0)
-
-
-def _own(y: Tensor) -> Tensor:
-    """y as no view, which torch's convolutions of rows return: of two results autograd forbids changing views."""
-    return y.clone() if y._is_view() else y
+    return y, state if given.cu_seqlens is not None or final else x.new_empty(x.shape[0], x.shape[1], 0)
 
 
 def _fake(*args: Any) -> tuple[Tensor, Tensor]:

@@ -123,14 +123,6 @@ class PriceList:
             self._found[instruction] = found
         return found
 
-    def constants(self) -> frozenset[str]:
-        """Names of all constants that any price so far rests on."""
-        names = {name for found in self._known.values() for name in found.constants}
-        for found in self._known.values():
-            if type(found) is DmaPrice:
-                names |= found.issue_constants
-        return frozenset(names)
-
 
 def price_key(instruction: Instruction) -> tuple[Any, ...]:
     """Equal for instructions of equal price."""
