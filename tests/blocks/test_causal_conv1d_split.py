@@ -1,4 +1,9 @@
-"""Causal convolution, activation, split into heads and l2norm against float64: heads, layouts, states."""
+"""Causal convolution, activation, split into heads and l2norm against float64: heads, layouts, states; of chunks that
+are factors, and token-major rows of other functions.
+"""
+
+import functools
+import itertools
 
 import hypothesis
 import ml_dtypes
@@ -10,9 +15,9 @@ from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
 from nkiconv import ConvProblem
-from nkiconv.bounds import epilogue_bound, l2norm_bound
+from nkiconv.bounds import epilogue_bound, factor_bound, gated_bound, l2norm_bound
 from nkiconv.problem import dtype_name
-from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, split_heads_ref
+from nkiconv.reference import abs_sum_ref, chunks_ref, conv_ref, epilogue_ref, split_heads_ref
 
 #: Parts of several kinds, each with channels that fill no tile evenly.
 SPLITS = {
@@ -25,32 +30,45 @@ SPLITS = {
     "one channel": ((1, 1, False),),
 }
 
+CHUNKS = ["BCx", "xCB", "CxB", "xC", "xB", "xG", "GCx"]
+BF16 = ml_dtypes.bfloat16
+TWO = ((2, 64, True), (1, 90, False))
+#: Chunks lie in token-major rows alone.
+PLACES = [(None, "NCW"), (None, "NWC"), ("BCx", "NWC")]
+tokens = functools.partial(nkiconv.depthwise_conv1d, padding="causal", layout="NWC")
 
-def data(splits, N, T, S=4, dtype=np.float32, layout="NCW", state=False, seed=0):
+
+def data(splits, N, T, S=4, dtype=np.float32, layout="NCW", state=False, seed=0, chunks=None):
     """(x, w, bias, state or None) of normal numbers."""
     rng = np.random.default_rng(seed)
     C = sum(heads * dim for heads, dim, _ in splits)
-    shape = (N, C, T) if layout == "NCW" else (N, T, C)
+    shape = (N, len(chunks or "x") * C, T)
     before = rng.standard_normal((N, C, S - 1)).astype(dtype) if state else None
-    x, w = rng.standard_normal(shape).astype(dtype), rng.standard_normal((C, S)).astype(dtype)
-    return x, w, rng.standard_normal(C).astype(np.float32), before
+    x = rng.standard_normal(shape if layout == "NCW" else (N, T, shape[1])).astype(dtype)
+    return x, rng.standard_normal((C, S)).astype(dtype), rng.standard_normal(C).astype(np.float32), before
 
 
-def truth(x, w, splits, bias=None, activation="silu", eps=1e-6, layout="NCW", initial_state=None):
+def truth(x, w, splits, bias=None, activation="silu", eps=1e-6, layout="NCW", initial_state=None, chunks=None):
     """(parts, bounds) of a call, in float64."""
     rows = np.asarray(x if layout == "NCW" else x.transpose(0, 2, 1), np.float64)
+    kind, factor, inexact = dtype_name(x.dtype), None, np.zeros_like(rows)
+    if chunks is not None:
+        inexact, (rows, factor) = gated_bound(rows, chunks, kind), chunks_ref(rows, chunks)
     (N, C, T), S = rows.shape, w.shape[1]
     before = np.zeros((N, C, S - 1)) if initial_state is None else np.asarray(initial_state, np.float64)
-    padded = np.concatenate([before, rows], 2)[:, :, None]
+    padded, inexact = (
+        np.concatenate([first, one], 2)[:, :, None] for first, one in ((before, rows), (0 * before, inexact))
+    )
     problem = ConvProblem(N=N, C=C, W=T + S - 1, S=S, groups=C)
     filters = np.asarray(w, np.float64)[:, None, None]
     sums = conv_ref(padded, filters, problem)
-    args = (S, abs_sum_ref(padded, filters, problem), sums)
-    z = epilogue_ref(sums, bias, activation)[:, :, 0]
-    kind = dtype_name(x.dtype)
-    errors = [epilogue_bound(*args, one, bias, activation)[:, :, 0] for one in (kind, "fp32")]
-    rounded, exact = ([*split_heads_ref(one, [(*split[:2], False) for split in splits])] for one in errors)
-    raw = split_heads_ref(z, [(*split[:2], False) for split in splits])
+    args, more = (S, abs_sum_ref(padded, filters, problem), sums), (bias, activation)
+    z, inexact = epilogue_ref(sums, *more)[:, :, 0], abs_sum_ref(inexact, filters, problem)
+    errors = [epilogue_bound(*args, one, *more, inexact=inexact)[:, :, 0] for one in (kind, "fp32")]
+    if factor is not None:
+        z = factor * z
+        errors[0] = factor_bound(errors[1], factor, z, kind)
+    rounded, exact, raw = (split_heads_ref(one, [(*split[:2], False) for split in splits]) for one in (*errors, z))
     limits = [
         l2norm_bound(raw[i], exact[i], eps, kind) if normalised else rounded[i]
         for i, (_, _, normalised) in enumerate(splits)
@@ -67,7 +85,11 @@ def check(found, x, w, splits, **more):
         assert_within_limit(one, right, limit)
 
 
-BF16 = ml_dtypes.bfloat16
+def products(x, layout, chunks):
+    """What is convolved, [N, C, T]."""
+    rows = x if layout == "NCW" else x.transpose(0, 2, 1)
+    parts = dict(zip(chunks or "x", np.split(rows, len(chunks or "x"), 1), strict=True))
+    return np.ascontiguousarray(parts["x"] * parts["B"] if chunks else rows)
 
 
 @pytest.mark.cover(6)
@@ -84,32 +106,47 @@ def test_heads(name, layout, dtype):
     assert all(a.tobytes() == b.tobytes() for a, b in zip(one, two, strict=True))
 
 
-@draws(20, 80)
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
+@pytest.mark.parametrize("D", [1, 130, 520])
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_chunks(chunks, D, dtype):
+    """The same, of `depthwise_conv1d`."""
+    splits, more = ((1, D, False),), {"chunks": chunks, "activation": "silu"}
+    x, w, more["bias"], more["initial_state"] = data(splits, 2, 150, 3, dtype, "NWC", True, chunks=chunks)
+    two, final = tokens(x, w, return_final_state=True, **more)
+    check((two[:, :, None],), x, w, splits, layout="NWC", **more)
+    one = tokens(x, w, return_final_state=True, lnc=1, **more)
+    assert [one[0].tobytes(), one[1].tobytes()] == [two.tobytes(), final.tobytes()]
+
+
+@draws(45, 180)
 @hypothesis.given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(2, 140), st.booleans()), min_size=1, max_size=3),
-    st.integers(1, 2), st.integers(1, 270), st.integers(1, 5), st.sampled_from(["NCW", "NWC"]),
+    st.integers(1, 3), st.integers(1, 300), st.integers(1, 6),
+    st.sampled_from([(None, "NCW"), (None, "NWC"), *((chunks, "NWC") for chunks in CHUNKS)]),
     st.sampled_from([None, "silu", "relu", "tanh"]), st.booleans(), st.booleans(), st.sampled_from([1, 2]),
     st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),
 )  # fmt: skip
-def test_random_calls(splits, N, T, S, layout, activation, biased, state, lnc, dtype, seed):
-    splits = tuple(splits)
-    x, w, bias, before = data(splits, N, T, S, dtype, layout, state and S > 1, seed)
+def test_random_calls(splits, N, T, S, place, activation, biased, state, lnc, dtype, seed):
+    (chunks, layout), splits = place, tuple((*one[:2], one[2] and place[0] is None) for one in splits)
+    x, w, bias, before = data(splits, N, T, S, dtype, layout, state and S > 1, seed, chunks)
     more = {"bias": bias if biased else None, "activation": activation, "initial_state": before, "eps": 1e-3}
-    found = nkiconv.causal_conv1d_split(x, w, splits=splits, layout=layout, lnc=lnc, **more)
-    check(found, x, w, splits, layout=layout, **more)
+    more |= {"layout": layout, "chunks": chunks}
+    check(nkiconv.causal_conv1d_split(x, w, splits=splits, lnc=lnc, **more), x, w, splits, **more)
 
 
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.cover(3)
+@pytest.mark.parametrize(("chunks", "layout"), PLACES)
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
-def test_exact_sums_of_integers(layout, dtype):
+def test_exact_sums_of_integers(chunks, layout, dtype):
     rng, splits = np.random.default_rng(0), ((2, 70, False), (1, 33, False))
-    rows = rng.integers(-4, 5, (2, 173, 200)).astype(dtype)
+    rows = rng.integers(-4, 5, (2, 173 * len(chunks or "x"), 200)).astype(dtype)
     w, bias = rng.integers(-4, 5, (173, 4)).astype(dtype), rng.integers(-4, 5, 173).astype(np.float32)
     x = rows if layout == "NCW" else np.ascontiguousarray(rows.transpose(0, 2, 1))
-    found = nkiconv.causal_conv1d_split(x, w, bias, splits=splits, layout=layout, activation=None)
-    wanted, _ = truth(x, w, splits, bias, None, layout=layout)
-    for one, right in zip(found, wanted, strict=True):
+    more = {"bias": bias, "activation": None, "layout": layout, "chunks": chunks}
+    found = nkiconv.causal_conv1d_split(x, w, splits=splits, **more)
+    for one, right in zip(found, truth(x, w, splits, **more)[0], strict=True):
         assert_exact(one, right, dtype_name(dtype))
 
 
@@ -119,10 +156,8 @@ def test_exact_sums_of_integers(layout, dtype):
 @pytest.mark.parametrize(("N", "T"), [(131, 1), (50, 3), (3, 64)])
 def test_short_images_share_steps(N, T, dtype, layout, chunks):
     """Their bits are those of one image at a time, on one core and two."""
-    splits = ((2, 64, True), (1, 90, False))
-    _, w, bias, before = data(splits, N, T, dtype=dtype, state=True)
-    x = data(((len(chunks or "x"), 218, False),), N, T, dtype=dtype, layout=layout)[0]
-    more = {"splits": splits, "layout": layout, "chunks": chunks, "return_final_state": True}
+    x, w, bias, before = data(TWO, N, T, dtype=dtype, layout=layout, state=True, chunks=chunks)
+    more = {"splits": TWO, "layout": layout, "chunks": chunks, "return_final_state": True}
     (parts, final), one_core = (
         nkiconv.causal_conv1d_split(x, w, bias, initial_state=before, lnc=lnc, **more) for lnc in (2, 1)
     )
@@ -138,44 +173,38 @@ def test_short_images_share_steps(N, T, dtype, layout, chunks):
     assert all(one[1:2].tobytes() == other.tobytes() for one, other in zip(zeros, alone, strict=True))
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.cover(4)
+@pytest.mark.parametrize(("chunks", "layout"), PLACES)
 @pytest.mark.parametrize("pieces", [(1, 1, 1, 199), (130, 72), (2, 128, 72)])
-def test_resumed_prefill_is_one_run(layout, pieces):
+def test_resumed_prefill_is_one_run(pieces, chunks, layout):
     """Pieces with states between them, some shorter than a state, have the bits of one run."""
-    splits = ((2, 64, True), (1, 90, False))
-    x, w, bias, state = data(splits, 2, 202, dtype=BF16, layout=layout, state=True)
-    whole, final = nkiconv.causal_conv1d_split(
-        x, w, bias, splits=splits, layout=layout, initial_state=state, return_final_state=True
-    )
-    rows = x if layout == "NCW" else x.transpose(0, 2, 1)
-    assert final.tobytes() == np.ascontiguousarray(rows[:, :, -3:]).tobytes()
-    found, first, axis = [], 0, layout.index("W")
-    for size in pieces:
-        piece = np.ascontiguousarray(np.take(x, range(first, first + size), axis))
-        parts, state = nkiconv.causal_conv1d_split(
-            piece, w, bias, splits=splits, layout=layout, initial_state=state, return_final_state=True
-        )
+    x, w, bias, state = data(TWO, 2, 202, dtype=BF16, layout=layout, state=True, chunks=chunks)
+    more = {"splits": TWO, "layout": layout, "chunks": chunks, "return_final_state": True}
+    whole, final = nkiconv.causal_conv1d_split(x, w, bias, initial_state=state, **more)
+    assert final.tobytes() == products(x, layout, chunks)[:, :, -3:].tobytes()
+    found, axis = [], layout.index("W")
+    for first, end in itertools.pairwise(np.cumsum([0, *pieces])):
+        piece = np.ascontiguousarray(np.take(x, range(first, end), axis))
+        parts, state = nkiconv.causal_conv1d_split(piece, w, bias, initial_state=state, **more)
         found.append(parts)
-        first += size
     assert state.tobytes() == final.tobytes()
     for part, several in zip(whole, zip(*found, strict=True), strict=True):
         assert np.concatenate(several, 1).tobytes() == part.tobytes()
 
 
-@pytest.mark.cover(3)
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.cover(4)
+@pytest.mark.parametrize(("chunks", "layout"), PLACES)
 @pytest.mark.parametrize("cu_seqlens", [(0, 202), (0, 1, 3, 3, 130, 202), (0, 0, 77, 202, 202)])
-def test_packed_sequences_are_calls_of_their_own(cu_seqlens, layout):
+def test_packed_sequences_are_calls_of_their_own(cu_seqlens, chunks, layout):
     """Sequences of no, few and many tokens, each with its states, one full of NaN, have the bits of separate calls."""
-    splits, count = ((2, 64, True), (1, 90, False)), len(cu_seqlens) - 1
-    x, w, bias, _ = data(splits, 1, 202, dtype=BF16, layout=layout)
-    state = data(splits, count, 5, dtype=BF16, state=True)[3]
+    count = len(cu_seqlens) - 1
+    x, w, bias, _ = data(TWO, 1, 202, dtype=BF16, layout=layout, chunks=chunks)
+    state = data(TWO, count, 5, dtype=BF16, state=True)[3]
     axis, lengths = layout.index("W"), np.diff(cu_seqlens)
     if count > 1:
         (x if layout == "NWC" else x.transpose(0, 2, 1))[0, cu_seqlens[1] : cu_seqlens[2]] = np.nan
     for before in (state, None):
-        more = {"splits": splits, "layout": layout, "return_final_state": True}
+        more = {"splits": TWO, "layout": layout, "chunks": chunks, "return_final_state": True}
         parts, final = nkiconv.causal_conv1d_split(x, w, bias, cu_seqlens=cu_seqlens, initial_state=before, **more)
         assert final.shape == (count, 218, 3)
         for k, size in enumerate(lengths):
@@ -191,46 +220,42 @@ def test_packed_sequences_are_calls_of_their_own(cu_seqlens, layout):
                 assert np.array_equal(found.astype(np.float32), one.astype(np.float32), equal_nan=True)
 
 
-@pytest.mark.cover(4)
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.cover(5)
+@pytest.mark.parametrize(("chunks", "layout"), PLACES)
 @pytest.mark.parametrize(("N", "cu_seqlens"), [(2, None), (1, (0, 2, 60, 60, 150))])
 @pytest.mark.parametrize("state", [False, True])
-def test_states_after_positions(N, cu_seqlens, layout, state):
+def test_states_after_positions(N, cu_seqlens, chunks, layout, state):
     """They are the last inputs of the row of the position's last token, its initial state in front."""
-    splits, positions = ((1, 64, True), (1, 90, False)), (1, 2, 3, 59, 61, 128, 150, 2)
-    x, w, _, _ = data(splits, N, 150, dtype=BF16, layout=layout)
+    positions = (1, 2, 3, 59, 61, 128, 150, 2)
+    x, w, _, _ = data(TWO, N, 150, dtype=BF16, layout=layout, chunks=chunks)
     rows = len(cu_seqlens) - 1 if cu_seqlens else N
-    before = data(splits, rows, 5, dtype=BF16, state=True)[3]
+    before = data(TWO, rows, 5, dtype=BF16, state=True)[3]
     _, found = nkiconv.causal_conv1d_split(
-        x, w, splits=splits, layout=layout, initial_state=before if state else None, cu_seqlens=cu_seqlens,
+        x, w, splits=TWO, layout=layout, chunks=chunks, initial_state=before if state else None, cu_seqlens=cu_seqlens,
         state_positions=positions,
     )  # fmt: skip
-    assert found.shape == (N, len(positions), 154, 3)
-    by_channel = x if layout == "NCW" else x.transpose(0, 2, 1)
+    assert found.shape == (N, len(positions), 218, 3)
     starts = [0] if cu_seqlens is None else cu_seqlens[:-1]
-    for n in range(N):
-        for place, position in enumerate(positions):
-            first = max(start for start in starts if start < position)
-            row = n if cu_seqlens is None else max(k for k, start in enumerate(cu_seqlens[:-1]) if start == first)
-            held = before[row] if state else np.zeros((154, 3), BF16)
-            wanted = np.concatenate([held, by_channel[n, :, first:position]], 1)[:, -3:]
-            assert found[n, place].tobytes() == np.ascontiguousarray(wanted).tobytes()
+    for n, (place, position) in itertools.product(range(N), enumerate(positions)):
+        first = max(start for start in starts if start < position)
+        row = n if cu_seqlens is None else max(k for k, start in enumerate(starts) if start == first)
+        held = before[row] if state else np.zeros((218, 3), BF16)
+        wanted = np.concatenate([held, products(x, layout, chunks)[n, :, first:position]], 1)[:, -3:]
+        assert found[n, place].tobytes() == np.ascontiguousarray(wanted).tobytes()
 
 
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
-@pytest.mark.parametrize(("chunks", "first"), [(None, 0), (None, 37), ("BCx", 11)])
-def test_some_channels_of_a_projection(chunks, first, layout):
+@pytest.mark.parametrize(("chunks", "layout"), PLACES)
+@pytest.mark.parametrize("first", [0, 37])
+def test_some_channels_of_a_projection(first, chunks, layout):
     """Parts and states have the bits of a call with these channels alone."""
-    splits, chunks = ((1, 64, True), (1, 90, False)), chunks if layout == "NWC" else None
-    count = 154 * len(chunks or "x")
-    wide = ((1, first + count + 5, False),)
-    x, _, _, _ = data(wide, 2, 150, dtype=BF16, layout=layout)
-    _, w, bias, before = data(splits, 2, 150, dtype=BF16, state=True)
-    some = (slice(None), slice(first, first + count))
-    alone = np.ascontiguousarray(x[some] if layout == "NCW" else x[:, :, some[1]])
-    more = {"splits": splits, "layout": layout, "chunks": chunks, "initial_state": before, "return_final_state": True}
-    wanted, *states = nkiconv.causal_conv1d_split(alone, w, bias, state_positions=(1, 70), **more)
-    found, *others = nkiconv.causal_conv1d_split(x, w, bias, state_positions=(1, 70), first_channel=first, **more)
+    alone, w, bias, before = data(TWO, 2, 150, dtype=BF16, layout=layout, state=True, chunks=chunks)
+    sides = [(0, 0), (0, 0), (0, 0)]
+    sides[layout.index("C")] = (first, 5)
+    more = {"splits": TWO, "layout": layout, "chunks": chunks, "initial_state": before, "return_final_state": True}
+    more["state_positions"] = (1, 70)
+    wanted, *states = nkiconv.causal_conv1d_split(alone, w, bias, **more)
+    wide = np.pad(alone, sides, constant_values=np.nan)
+    found, *others = nkiconv.causal_conv1d_split(wide, w, bias, first_channel=first, **more)
     for one, other in zip((*wanted, *states), (*found, *others), strict=True):
         assert one.tobytes() == other.tobytes()
 
@@ -280,6 +305,37 @@ def test_no_images():
     assert {q.dtype, v.dtype, state.dtype} == {np.dtype(BF16)}
     q, v = nkiconv.causal_conv1d_split_update(x[:, :, 0], state, w, splits=splits)
     assert (q.shape, v.shape) == ((0, 2, 4), (0, 1, 3))
+    for W in (1, 9):
+        y, state = nkiconv.gated_short_conv(
+            np.zeros((0, W, 12), BF16), np.ones((4, 3), BF16), layout="NWC", return_final_state=True
+        )
+        assert (y.shape, state.shape, y.dtype) == ((0, W, 4), (0, 4, 2), BF16)
+
+
+@pytest.mark.parametrize("order", ["BCx", "xBC"])
+def test_one_token_is_channels_first(order):
+    """Its bits are those of the other layout, whose algorithms it may name."""
+    x, w, bias, state = data(((1, 70, False),), 5, 1, 3, BF16, "NWC", True, chunks=order)
+    more = {"order": order, "bias": bias, "initial_state": state, "return_final_state": True, "algorithm": "update"}
+    y, final = nkiconv.gated_short_conv(x, w, layout="NWC", **more)
+    wanted, last = nkiconv.gated_short_conv(x.swapaxes(1, 2), w, **more)
+    assert (y.shape, y.tobytes(), final.tobytes()) == ((5, 1, 70), wanted.tobytes(), last.tobytes())
+    assert np.array_equal(
+        nkiconv.gated_short_conv(x, w, layout="NWC")[:, 0], nkiconv.gated_short_conv(x[:, 0, :, None], w)[..., 0]
+    )
+
+
+def test_nan_of_the_factor_stays_at_its_element():
+    x, w, _, _ = data(((1, 200, False),), 1, 40, 3, layout="NWC", chunks="BCx")
+    x[0, 7, 200 + 5] = np.nan
+    y = nkiconv.gated_short_conv(x, w, layout="NWC")
+    assert list(zip(*np.nonzero(~np.isfinite(y)), strict=True)) == [(0, 7, 5)]
+    x[0, 7, 200 + 5], x[0, 7, 150] = 0, np.inf
+    with np.errstate(invalid="ignore"):
+        spoilt = ~np.isfinite(nkiconv.gated_short_conv(x, w, layout="NWC"))
+    assert spoilt[0, 7:10, 150].all()
+    assert np.count_nonzero(spoilt) <= 3 * 128
+    assert set(np.nonzero(spoilt)[1]) == {7, 8, 9}
 
 
 # Steps of decoding.
@@ -353,11 +409,10 @@ def test_most_tokens_fit(S, T, indexed):
 
 def test_prefill_and_steps_are_one_run():
     """One token after the other: outputs of the whole run, and its final state, within and bit for bit."""
-    splits = ((2, 64, True), (1, 90, False))
-    x, w, bias, _ = data(splits, 2, 12, dtype=BF16)
-    whole, final = nkiconv.causal_conv1d_split(x, w, bias, splits=splits, return_final_state=True)
-    _, state = nkiconv.causal_conv1d_split(x[:, :, :8], w, bias, splits=splits, return_final_state=True)
+    x, w, bias, _ = data(TWO, 2, 12, dtype=BF16)
+    whole, final = nkiconv.causal_conv1d_split(x, w, bias, splits=TWO, return_final_state=True)
+    _, state = nkiconv.causal_conv1d_split(x[:, :, :8], w, bias, splits=TWO, return_final_state=True)
     for t in range(8, 12):
-        parts = nkiconv.causal_conv1d_split_update(np.ascontiguousarray(x[:, :, t]), state, w, bias, splits=splits)
+        parts = nkiconv.causal_conv1d_split_update(np.ascontiguousarray(x[:, :, t]), state, w, bias, splits=TWO)
         assert all(one.tobytes() == part[:, t].tobytes() for one, part in zip(parts, whole, strict=True))
     assert state.tobytes() == final.tobytes()
