@@ -176,7 +176,7 @@ class Bound:
 
     def blocks(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for x or a round of matrices, of evacuation by Vector and Scalar, and of
-        DMA or the triggers of matrices; each core has half of the channels."""
+        DMA or the triggers of matrices; each core has half of the channels. The Tensor Engine makes those of NHWC."""
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
         channels, of_windows, of_rows, of_images = settings.channels, *map(len, plan.cuts)
@@ -186,7 +186,7 @@ class Bound:
         seen = geometry.rows.size + (of_rows - 1) * (plan.rows + (plan.depth - 2) * plan.apart)
         x, parts, transposes = N * seen * W * C / PARTS, plan.size, 0.0
         if plan.by_pixels:
-            matmuls, columns, sums = plan.depth, plan.bank[0] * plan.bank[1], plan.out_rows * settings.columns
+            matmuls, columns, sums = plan.depth, plan.bank[1], plan.sums
             # columns that two windows see are loaded for both
             between = max(0, plan.width - settings.columns * geometry.columns.stride // geometry.columns.lhs_dilation)
             x *= 1 + between * (len(plan.windows) - 1) / W
@@ -200,13 +200,23 @@ class Bound:
             x_run, y_run = seen * W / of_rows, min(P, plan.out_rows) * Q
         array_ns = self.matmuls_ns(channels * steps * matmuls, columns) + self.transposes_ns(transposes, parts)
         y_parts, y_item = settings.below * settings.images * settings.beside, self.options.epilogue.y_itemsize
-        moved_ns = self.moved_ns(x, x_run, parts) + self.moved_ns(N * P * Q * C / PARTS, y_run, y_parts, y_item)
-        # the matrices of a round: a DMA for each place of a block, after the last matmuls that read their buffer
-        rounds, size = max(1.0, tiles) / settings.together, plan.matrix_size
+        x_ns, y = self.moved_ns(x, x_run, parts), N * P * Q * C / PARTS
+        y_ns, read_ns = self.moved_ns(y, y_run, y_parts, y_item), channels * steps * sums * target.vector_ns / READERS
+        rounds, size, together = max(1.0, tiles) / settings.together, plan.matrix_size, channels * settings.together
+        if plan.by_pixels:
+            if tiles < 1 and steps / tiles % PARTS > 0:  # cores have half of an item's channels each
+                x_ns += (self.moved_ns(x, x_run / PARTS, parts) - x_ns) * tiles / steps
+                y_ns += (self.moved_ns(y, channels / PARTS, y_parts, y_item) - y_ns) * tiles / steps
+            lines, items = div_ceil(together, P_MAX), max(1.0, steps)
+            made_ns = self.transposes_ns(size * lines, together / lines)
+            copied_ns = size * together * target.copy_ns(geometry.itemsize) / READERS
+            # x of the first item is loaded before any matmul, y of the last stored after all
+            array_ns += (rounds - 1) * made_ns + max(made_ns, copied_ns, x_ns / items) + y_ns / items
+            return array_ns, read_ns + rounds * copied_ns, x_ns + y_ns
+        # a DMA for each place of a block, after the last matmuls that read their buffer
         triggers_ns = plan.size * (target.static_issue_ns + target.hop_dma_ns)
-        matrices_ns = self.moved_ns(size * plan.size * channels * settings.together, size, plan.size, geometry.itemsize)
+        matrices_ns = self.moved_ns(size * plan.size * together, size, plan.size, geometry.itemsize)
         # of the first round, and of those that wait for a buffer
         waits = 1.0 + max(0.0, rounds - MATRICES)
-        array_ns += max(waits * (triggers_ns + matrices_ns), moved_ns / max(1.0, steps))
-        read_ns = channels * steps * sums * target.vector_ns / READERS
-        return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns)
+        array_ns += max(waits * (triggers_ns + matrices_ns), (x_ns + y_ns) / max(1.0, steps))
+        return array_ns, read_ns, max(x_ns + y_ns + rounds * matrices_ns, rounds * triggers_ns)

@@ -7,10 +7,10 @@ channel; a block of y has out_rows rows, and the columns whose taps are among th
     F[k][(j, w), (p, q)] = w[r, s]   where   k * rows + j = p * stride + r * dilation,  w = q * stride + s * dilation,
 
 zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix of all taps. It has a column for each
-pixel of a block, as if the stride were 1: columns that are not of y cost nothing below 128, and keep the Tensor Engine
-at its full rate. Windows of NCHW are disjoint: a block has all rows that its rows of y see, and several windows add to
-a column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which are then rows / lhs_dilation rows
-apart; matrices have columns for the outputs between.
+pixel of a block of y. Matmuls of fewer columns read the next matrices' too: they cost nothing below 128, and keep the
+Tensor Engine at its full rate. Windows of NCHW are disjoint: a block has all rows that its rows of y see, and several
+windows add to a column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which are then
+rows / lhs_dilation rows apart; matrices have columns for the outputs between.
 
 Overlapping windows have all columns of x that their columns of y see, and their own part of a bank. Two neighbouring
 disjoint windows contribute to the same columns of y, and a bank accumulates their products. Windows 0, 2, 4 and so on
@@ -27,17 +27,19 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .cuts import most_of, window_of
 from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .options import Options
 from .settings import BY_SHAPE, Settings, count, double, half
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, div_ceil
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes.
 MATRICES, FRAMED, RAWS = 2, 2, 2
+#: Columns of a matmul of NHWC, at least, five of which fill a bank: as many keep the Tensor Engine at its full rate.
+LEAST_COLUMNS = BANK_COLUMNS // 5
 #: Channels of a K tile, at most; matmuls of 128 columns on zeros while the first x is loaded.
 CHANNELS_MOST, WARM_UP = 1024, 40
 
@@ -103,12 +105,11 @@ class BlockSchedule:
     by_pixels: bool = field(init=False)
 
     #: all windows; spans of disjoint ones; rows and columns of a channel's sums in a bank; steps in rows and columns of
-    #: matmuls in a matrix, and of evacuations in a bank; (first, count) of the channels of each K tile
+    #: disjoint ones' matmuls in a matrix; (first, count) of the channels of each K tile
     windows: list[Window] = field(init=False, repr=False, compare=False)
     spans: list[Span] = field(init=False, repr=False, compare=False)
     bank: tuple[int, int] = field(init=False, repr=False, compare=False)
     matrix_steps: tuple[int, int] = field(init=False, repr=False, compare=False)
-    bank_steps: tuple[int, int] = field(init=False, repr=False, compare=False)
     chunks: list[Part] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -128,12 +129,12 @@ class BlockSchedule:
             pitch = settings.columns * columns.stride + window_of(columns, 1) - columns.lhs_dilation
             products = [one for span in spans for one in span.products]
             pitch = max(pitch, *((one.first + one.columns[1]) * columns.stride for one in products))
-            found |= {"pitch": pitch, "matrix_steps": apart, "bank_steps": (1, 1)}
+            found |= {"pitch": pitch, "matrix_steps": apart}
             found |= {"bank": (out_rows, max(span.columns[1] for span in spans))}
         else:
             found |= {"rows": height, "depth": div_ceil(seen, height), "width": window_width(columns, widest, False)}
-            found |= {"pitch": window_of(columns, widest), "matrix_steps": (1, 1), "bank_steps": apart, "spans": []}
-            found |= {"bank": (settings.rows, bank_columns(columns, widest, settings.rows))}
+            found |= {"pitch": window_of(columns, widest), "matrix_steps": (1, 1), "spans": []}
+            found |= {"bank": (1, max(out_rows * widest, LEAST_COLUMNS))}
         vars(self).update(found)
 
     @property
@@ -155,14 +156,40 @@ class BlockSchedule:
 
     @functools.cached_property
     def items(self) -> list[BlocksItem]:
-        """All items, in order."""
+        """All items, in order. Of an odd number of NHWC with one K tile the smallest is two, each core's first, with
+        half of the channels each."""
         every = itertools.product(enumerate(self.chunks), *self.cuts)
-        return [BlocksItem(*chunk, images, below, windows) for chunk, windows, below, images in every]
+        found = [BlocksItem(*chunk, images, below, windows) for chunk, windows, below, images in every]
+        if self.by_pixels and len(self.chunks) == 1 and self.geometry.C > 1 and len(found) % PARTS > 0:
+            least = min(found, key=lambda one: one.images[1] * one.below[1] * one.windows[1])
+            found.remove(least)
+            for at, half in zip((0, len(found) // PARTS + 1), cut_into(self.geometry.C, PARTS), strict=True):
+                found.insert(at, replace(least, channels=half))
+        return found
+
+    @property
+    def sums(self) -> int:
+        """Sums of a block and channel of NHWC."""
+        return self.out_rows * self.columns
 
     @property
     def matrix_size(self) -> int:
         """Elements a partition and channel of the matrices of all blocks below each other."""
-        return self.depth * self.step * self.pitch
+        return self.depth * self.sums if self.by_pixels else self.step * self.pitch
+
+    def matrices_shape(self, channels: int) -> tuple[int, ...]:
+        """The shape but for partitions of a tile of so many channels' matrices; those of NHWC have columns behind the
+        last for matmuls of more columns than y has."""
+        if not self.by_pixels:
+            return channels, self.matrix_size
+        return self.matrix_size + self.bank[1] - self.sums, channels
+
+    def place_of_column(self, column: int) -> int:
+        """The offset of column (k, p, q) of a matrix of NHWC, for the first place of a block, in the sequence."""
+        k, sums = divmod(column, self.sums)
+        p, q = divmod(sums, self.columns)
+        rows = (k + 1) * self.step - p * self.geometry.rows.stride
+        return rows * self.pitch - q * self.geometry.columns.stride + self.place_of(0)
 
     def rows_of_block(self, k: int) -> int:
         """Rows that a block of y sees of its k-th block of x."""
@@ -218,7 +245,7 @@ class BlockSchedule:
     @property
     def line_length(self) -> int:
         """Elements of a filter's sequence."""
-        return self.matrix_size + self.place_of(self.size - 1) + 1
+        return self.depth * self.step * self.pitch + self.place_of(self.size - 1) + 1
 
     def groups(self, item: BlocksItem) -> int:
         """The number of an item's groups of images; the partitions hold one group."""
@@ -240,8 +267,10 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
     """An upper bound of bytes a partition."""
     item, y_item, most = geometry.itemsize, options.epilogue.y_itemsize, 0
     tiles, most_channels = plan.matrix_tiles
-    fixed = tiles * most_channels * plan.matrix_size * item
-    fixed += div_ceil(geometry.C, P_MAX) * (plan.line_length + num_taps(geometry)) * item
+    fixed = tiles * math.prod(plan.matrices_shape(most_channels)) * item
+    every = plan.rounds(0, len(plan.chunks) - 1) if plan.by_pixels else [(0, geometry.C)]
+    lines = sum(div_ceil(cn, P_MAX) for _, cn in every)
+    fixed += lines * (plan.line_length + num_taps(geometry)) * item
     fixed += 4 * (MATRICES * most_channels if options.epilogue.bias else 0) + 2 * P_MAX
     for one in plan.items:
         _, a, b, c = plan.y_shape(one)
@@ -275,7 +304,7 @@ def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
         )
     if height * width > most:
         return f"{asked}, S={columns.taps}: {width} columns of x times {height} rows must be at most {most}; use fewer"
-    sums = settings.rows * bank_columns(columns, settings.columns, settings.rows)
+    sums = settings.rows // rows.stride * settings.columns
     if not disjoint and sums > BANK_COLUMNS:
         return f"{asked}: {sums} sums of a block must fit a bank, {BANK_COLUMNS}; use fewer"
     if settings.beside * settings.below * settings.images > most:
@@ -376,13 +405,6 @@ def window_width(columns: Axis, most: int, disjoint: bool) -> int:
     if disjoint:
         return most * columns.stride // columns.lhs_dilation
     return pixels_among(columns, window_of(columns, most))
-
-
-def bank_columns(columns: Axis, most: int, rows: int) -> int:
-    """Columns a row that matmuls take of the matrix of overlapping windows of `most` columns of y: the whole window, as
-    if the stride were 1, if `rows` rows of that cost nothing; otherwise the columns from y's first to its last."""
-    whole = window_of(columns, most)
-    return whole if rows * whole <= P_MAX else (most - 1) * columns.stride + 1
 
 
 def disjoint_spans(windows: Sequence[Window], out: int, out_rows: int) -> list[Span]:

@@ -209,6 +209,11 @@ _DEPTHWISE = {
     # seven transposes of fp32 fill a bank
     "odd channels": (
         depthwise(73, N=1, H=26, W=9, R=3, S=3, padding=SAME), {"rows": 2, "columns": 9, "channels": 73, "below": 13}),
+    # three items: each core has one, and half of the third's channels
+    "an item of both cores": (
+        depthwise(131, N=3, H=9, W=8, R=5, S=3, stride=(2, 1), padding=((2, 1), (1, 1)), layout="NHWC"),
+        {"rows": 4, "columns": 8, "below": 3, "images": 1, "channels": 131},
+    ),
     "packed blocks": (
         depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=SAME, layout="NHWC"),
         {"rows": 4, "columns": 5, "beside": 4, "below": 3, "images": 2},

@@ -4,14 +4,17 @@ Blocks of NHWC are loaded as they are, each pixel a run of channels. For NCHW pl
 copied into zero padding, and the Tensor Engine transposes windows of them between the matmuls of earlier blocks. These
 steps overlap.
 
-DMAs of windows make the Toeplitz matrices of all taps. With rows of taps `pitch` apart, as wide as a matrix's columns
-of a row of y, its elements are elements of a sequence,
+With rows of taps `pitch` apart, as wide as a matrix's columns of a row of y, the elements of the Toeplitz matrices of
+all taps are elements of a sequence,
 
     F[k][(j, w), (p, q)] = g[(k * step + j * lhs_dilation - p) * pitch + w * lhs_dilation + lead - q],
-    g[r * dilation * pitch + s * dilation] = w[r, s],
+    g[r * dilation * pitch + s * dilation] = w[r, s].
 
-read in reverse from a place that depends on the partition: one run a partition and channel has all k, the last first.
-The sequences are made in SBUF, a channel a partition, and one DMA fills a partition for many channels.
+The sequences are made in SBUF, a channel a partition. For NHWC, where DMA of x binds and a core has many channels, the
+Tensor Engine makes the matrices: column (k, p, q) of all channels is the transpose of the places that a block reads of
+their sequences. For NCHW, where it binds itself, DMAs of windows make them: a partition reads the sequence in reverse
+from a place of its own, one run for a channel has all k, the last first, and one DMA fills a partition for many
+channels.
 """
 
 import itertools
@@ -22,15 +25,25 @@ from typing import Any
 from ...._nki import nisa, nl
 from ....schedules.cuts import places_inside
 from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, front_of, images_together
-from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, share, size_of, some_of, transposes_of_bank, whole_words
+from ....schedules.tiles import (
+    BANK_COLUMNS,
+    cut,
+    cut_at,
+    div_ceil,
+    share,
+    size_of,
+    some_of,
+    transposes_of_bank,
+    whole_words,
+)
 from ..._dma import copy
 from ..._engines import copy_balanced, copy_by_vector, is_16bit
 from ..._epilogue import evacuate, load_bias_rows
-from ..._masks import constant
 from ..._prologue import load_x
 from ..._warm import warm_up
-from ..filter_feed import Buffer, tiles_in_turn, transposed_bank
+from ..filter_feed import Buffer, clear_tile, tiles_in_turn, transposed_bank
 from ..regions import around, load_depthwise, offset_at, residual_of, store_regions
+from ..sums import along
 from .loop import Core, bias_of
 
 
@@ -62,9 +75,10 @@ class Planes(nl.NKIObject):
 class BlockCore(Core):
     """The loop of a core over output tiles of blocks.
 
-    items: all of the core's; buffers: of x by blocks; taps: filters in memory order, lines: their sequences reversed,
-    of 128 channels each; rounds: (first channel, count) of matrices loaded together; matrices: (matrices, biases) of
-    each loaded round; planes: Planes of each item whose load has started, into raws.
+    items: all of the core's; buffers: of x by blocks; taps: filters in memory order and zeros for their sequences,
+    lines: their sequences, of at most 128 channels each; rounds: (first channel, count) of matrices in SBUF together;
+    matrices: (matrices, biases) of each round that was begun; planes: Planes of each item whose load has started, into
+    raws.
     """
 
     def tiles(self, items):
@@ -73,9 +87,10 @@ class BlockCore(Core):
         shape = tuple(map(max, zip(*map(plan.x_shape, items))))
         self.buffers = [Buffer(one) for one in tiles_in_turn(plan.settings.buffers, shape, operands.x_dtype)]
         self.rounds, (count, channels) = plan.rounds(items[0].chunk, items[-1].chunk), plan.matrix_tiles
-        self.matrix_tiles = tiles_in_turn(count, (shape[0], channels, plan.matrix_size), operands.w_dtype)
-        c0, (end, cn) = self.rounds[0][0], self.rounds[-1]
-        self.taps, self.lines, self.matrices = self.load_taps(c0, end + cn - c0), [], []
+        self.matrix_tiles = tiles_in_turn(count, (shape[0], *plan.matrices_shape(channels)), operands.w_dtype)
+        # the Tensor Engine reads channels from partition 0 on, DMAs read any
+        every = self.rounds if plan.by_pixels else [(self.rounds[0][0], sum(self.rounds[-1]) - self.rounds[0][0])]
+        self.taps, self.lines, self.matrices = [one for part in every for one in self.load_taps(*part)], [], []
         return self.pixel_tiles() if plan.by_pixels else self.plane_tiles()
 
     def pixel_tiles(self):
@@ -83,11 +98,10 @@ class BlockCore(Core):
         warm_up(self.zeros_sbuf, WARM_UP, 1)
         loaded, buffers = 0, len(self.buffers)
         for index, item in enumerate(self.items):
-            self.matrices_for(index)
             for number in range(loaded, min(len(self.items), index + buffers)):
                 self.load_pixels(number)
                 loaded = number + 1
-            yield from self.item_tiles(index, item, [])
+            yield from self.item_tiles(index, item, self.matrices_for(index))
 
     def plane_tiles(self):
         """Output tiles of NCHW."""
@@ -138,27 +152,31 @@ class BlockCore(Core):
         """A bank of sums of a span and some channels (first, count), as `run` takes it: a product for each of the
         blocks below each other; evacuated into a tile of results."""
         plan, (c, count), below, (height, width) = self.plan, piece, self.plan.below(item), self.plan.bank
-        number = (item.chunk - self.items[0].chunk) // plan.together
+        number = self.round_of(item)
         (matrices, bias_sbuf), qn, parts = self.matrices[number], span.columns[1], results[0].shape[0]
         c0 = item.channels[0] - self.rounds[number][0] + c
         acc_psum = nl.ndarray((parts, count, height, width), dtype=nl.float32, buffer=nl.psum)
 
         def products(_):
-            down, on = plan.matrix_steps
             for channel, product, k in itertools.product(range(count), span.products, range(plan.depth)):
-                (v, beside), q, places = product.windows, product.first, plan.rows_of_block(k) * plan.width
-                b, end = v * below + k, (q + product.columns[1] - 1) * on + 1
+                (v, beside), places = product.windows, plan.rows_of_block(k) * plan.width
+                b = v * below + k
                 x = x_sbuf[0:places, 0:beside, b : b + item.below[1], 0 : item.images[1], c + channel]
-                # the last k comes first
-                own = (c0 + channel + 1) * plan.depth - 1 - k
-                moving = matrices[0:places, own, 0 : plan.step : down, q * on : end : on]
+                moving = moving_of(matrices[0:places], c0 + channel, product, k)
                 dst = acc_psum[:, channel, :, product.columns[0] : sum(product.columns)]
                 yield dst, x, moving, product.adds or k > 0
 
+        def moving_of(matrices, channel, product, k):
+            if plan.by_pixels:
+                return matrices[:, k * plan.sums : k * plan.sums + width, channel]
+            (down, on), q = self.plan.matrix_steps, product.first
+            return matrices[:, channel, 0 : plan.step : down, q * on : (q + product.columns[1] - 1) * on + 1 : on]
+
         def leave():
-            bias, (by_row, by_column) = bias_of(bias_sbuf, c0, (parts, count, plan.out_rows, qn)), plan.bank_steps
+            bias, acc = bias_of(bias_sbuf, c0, (parts, count, plan.out_rows, qn)), acc_psum[:, :, :, 0:qn]
             y, residual = (None if one is None else results_of(plan, one, piece, span.columns) for one in results)
-            acc = acc_psum[:, :, 0:height:by_row, 0 : (qn - 1) * by_column + 1 : by_column]
+            if plan.by_pixels:
+                acc = acc_psum[:, :, 0, 0 : plan.sums].reshape((parts, count, plan.out_rows, qn))
             evacuate(y, acc, bias, residual, self.options.epilogue, self.ledger)
 
         return products, 1, leave
@@ -246,42 +264,71 @@ class BlockCore(Core):
         return y_sbuf, residual_of(operands, shape, regions, slice(None) if ragged else None)
 
     def load_taps(self, c0, cn):
-        """Load the filters of some channels in memory order, tiles [c, 1, r, s] of at most 128 channels."""
-        parts = cut_at(cn, nl.tile_size.pmax)
-        return [load_depthwise(self.operands, self.geometry, c0 + first, count) for first, count in parts]
+        """Load the filters of some channels in memory order, tiles [c, 1, r, s] of at most 128 channels, each with
+        zeros for its sequences."""
+        found = []
+        for first, count in cut_at(cn, nl.tile_size.pmax):
+            line_sbuf = nl.ndarray((count, self.plan.line_length), dtype=self.operands.w_dtype, buffer=nl.sbuf)
+            clear_tile(line_sbuf, self.geometry.itemsize, nisa.engine.gpsimd)
+            found.append((load_depthwise(self.operands, self.geometry, c0 + first, count), line_sbuf))
+        return found
 
     def matrices_for(self, index):
-        """Start the loads of the matrices of item number `index`, and of the next item's if there is a tile."""
-        tiles = self.matrix_tiles
-        for item in self.items[index : index + len(tiles)]:
-            while len(self.matrices) <= (item.chunk - self.items[0].chunk) // self.plan.together:
-                number = len(self.matrices)
-                c0, cn = self.rounds[number]
-                matrices = self.load_matrices(tiles[number % len(tiles)], c0 - self.rounds[0][0], cn)
-                bias_sbuf = load_bias_rows(self.operands.bias, c0, cn)
-                self.matrices.append((matrices, bias_sbuf))
+        """Start the loads of the matrices of item number `index`, and of the next item's if there is a tile; of NHWC
+        make these, and return background work that makes the next item's."""
+        for item in self.items[index : index + len(self.matrix_tiles)]:
+            jobs = []
+            while len(self.matrices) <= self.round_of(item):
+                jobs = self.next_matrices()
+            if item is not self.items[index]:
+                return jobs
+            for job in jobs:
+                job()
+        return []
+
+    def round_of(self, item):
+        """The number of the round that has an item's matrices."""
+        return (item.chunk - self.items[0].chunk) // self.plan.together
+
+    def next_matrices(self):
+        """Start the loads of the next round's matrices, or return background work that makes them."""
+        number, tiles, plan, jobs = len(self.matrices), self.matrix_tiles, self.plan, []
+        (c0, cn), tile_sbuf = self.rounds[number], tiles[number % len(tiles)]
+        if plan.by_pixels:
+            matrices, jobs = tile_sbuf[0 : plan.size], self.matrix_jobs(tile_sbuf, cn)
+            if number < len(tiles) and plan.bank[1] > plan.sums:  # matmuls read columns behind the last matrix
+                nisa.memset(dst=matrices[:, plan.matrix_size :], value=0.0, engine=nisa.engine.vector)
+        else:
+            matrices = self.load_matrices(tile_sbuf, c0 - self.rounds[0][0], cn)
+        self.matrices.append((matrices, load_bias_rows(self.operands.bias, c0, cn)))
+        return jobs
 
     def lines_until(self, count):
         """Make the first `count` tiles of the filters' sequences."""
-        self.lines += [self.line_of(w_sbuf) for w_sbuf in self.taps[len(self.lines) : count]]
+        self.lines += [self.line_of(*tap) for tap in self.taps[len(self.lines) : count]]
 
-    def line_of(self, w_sbuf):
-        """The sequence of each channel reversed, in SBUF: zeros except at taps; step * pitch elements follow g[0]."""
-        geometry, plan, cn, length = self.geometry, self.plan, w_sbuf.shape[0], self.plan.line_length
-        R, S, down, on = geometry.rows.taps, geometry.columns.taps, geometry.rows.dilation, geometry.columns.dilation
-        engines = itertools.cycle((nisa.engine.vector, nisa.engine.scalar, nisa.engine.gpsimd))
-        line_sbuf = constant((cn, length), self.operands.w_dtype, 0.0)
-        for (r, s), engine in zip(itertools.product(range(R), range(S)), engines):
-            at, tap = length - 1 - (plan.step + r * down) * plan.pitch - s * on, r * S + s
-            # taps before the first element see only zeros between pixels
-            if at >= 0:
-                r, s = divmod(R * S - 1 - tap if geometry.flipped else tap, S)
-                nisa.tensor_copy(dst=line_sbuf[:, at : at + 1], src=w_sbuf[0:cn, 0, r, s : s + 1], engine=engine)
+    def line_of(self, w_sbuf, line_sbuf):
+        """The sequence of each channel in zeros, reversed for NCHW: step * pitch elements precede the first tap, or
+        follow it. Taps of a row in the same order are copied together."""
+        geometry, plan, length = self.geometry, self.plan, self.plan.line_length
+        rows, columns, flipped, forwards = geometry.rows, geometry.columns, geometry.flipped, plan.by_pixels
+        engines = itertools.cycle((nisa.engine.vector, nisa.engine.scalar))
+        R, S, on = rows.taps, columns.taps, columns.dilation
+        together = S if flipped != forwards else 1
+        for (r, s), engine in zip(itertools.product(range(R), range(0, S, together)), engines):
+            at = (plan.step + r * rows.dilation) * plan.pitch + s * on
+            # taps beyond the last element see only zeros between pixels
+            count = min(together, div_ceil(length - at, on))
+            if count > 0:
+                first = at if forwards else length - 1 - at - (count - 1) * on
+                r, s = (R - 1 - r, S - s - count) if flipped else (r, s)
+                dst, src = along(first, count, on), along(s, count)
+                nisa.tensor_copy(dst=line_sbuf[:, dst], src=w_sbuf[:, 0, r, src], engine=engine)
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):
         """Start the loads of `cn` channels' matrices, from channel `at` of `lines` on, into a tile [places, c, run];
-        returns them as [places, (c, k reversed), rows, pitch]."""
+        returns them as [places, c, rows, pitch]."""
         plan, P_MAX, length, run = self.plan, nl.tile_size.pmax, self.plan.line_length, self.plan.matrix_size
         self.lines_until((at + cn - 1) // P_MAX + 1)
         for place in range(plan.size):
@@ -292,12 +339,36 @@ class BlockCore(Core):
                 src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=first * length + start)
                 copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
                 done += count
-        return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn * plan.depth, plan.step, plan.pitch))
+        return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn, plan.step, plan.pitch))
+
+    def matrix_jobs(self, tile_sbuf, cn):
+        """Background work that makes the matrices of the next `cn` channels in a tile [places, column, c], a bank
+        each."""
+        P_MAX, found, first = nl.tile_size.pmax, [], len(self.lines)
+        self.lines_until(first + div_ceil(cn, P_MAX))
+        for line_sbuf, (c, count) in zip(self.lines[first:], cut_at(cn, P_MAX)):
+            for column, columns in cut_at(self.plan.matrix_size, transposes_of_bank(count, self.geometry.itemsize)):
+                dst = tile_sbuf[0 : self.plan.size, column : column + columns, c : c + count]
+                found.append(partial(self.matrix_bank, dst, line_sbuf, column))
+        return found
+
+    def matrix_bank(self, dst, line_sbuf, column):
+        """Make columns [places, column, c] of matrices, from one on, of a tile of sequences."""
+        plan, apart, (size, count, cn) = self.plan, self.geometry.columns.lhs_dilation, dst.shape
+        pattern = [
+            [plan.line_length, cn],
+            [self.geometry.rows.lhs_dilation * plan.pitch, plan.rows],
+            [apart, plan.width],
+        ]
+        starts = [plan.place_of_column(column + index) for index in range(count)]
+        sources = [line_sbuf.ap(pattern=pattern, offset=start) for start in starts]
+        bank_psum = transposed_bank(sources, size, whole_words(cn, self.geometry.itemsize))
+        copy_balanced(dst, bank_psum[:, :, 0:cn], self.ledger)
 
 
 def clear_blocks(buffer, shape, width, windows, lines):
     """Write zeros to all pixels of windows, and of blocks below each other, that are not wholly in x: as words if words
-    hold whole channels; GpSimd and Vector write half each."""
+    hold whole channels; GpSimd writes a third, Vector, twice as fast, the rest."""
     _, _, below, images, cn = shape
     key = [shape, *windows, *lines]
     if buffer.zeros == key:
@@ -310,7 +381,7 @@ def clear_blocks(buffer, shape, width, windows, lines):
     spots = [(v, 0, below) for v in range(len(windows)) if not whole[v]]
     spots += [(v, b, b + 1) for b in padded for v in range(len(windows)) if whole[v]]
     for v, b, end in spots:
-        for c, c_end, engine in ((0, count // 2, nisa.engine.gpsimd), (count // 2, count, nisa.engine.vector)):
+        for c, c_end, engine in ((0, count // 3, nisa.engine.gpsimd), (count // 3, count, nisa.engine.vector)):
             if c < c_end:
                 dst = tile_sbuf[:, v, b:end, 0:images, c:c_end]
                 nisa.memset(dst=dst, value=0.0, engine=engine)
