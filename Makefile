@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage conformance peers validation calibration limits mutation choice zoo plans nets golden ablate chains lint format readme docs wheel \
+.PHONY: help setup demo test test-all coverage conformance peers validation calibration limits mutation choice crossover zoo plans nets golden ablate chains lint format readme docs wheel \
   bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
@@ -138,6 +138,9 @@ readme: $(ALL) ## rewrite the generated parts of the README and of the pages in 
 	@$(BIN)/python examples/conv2d/compare.py docs/tensor_engine.md
 	@echo "what is supported, asked of the code (a minute or more)"
 	@$(BIN)/python -m nkiconv.tools.tables.support docs/support.md
+
+crossover: $(ALL) ## write the tables of docs/algorithms.md again (ten minutes)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m nkiconv.tools.tables.console docs/algorithms.md
 
 docs: $(ALL) ## write the site of docs/ and of the docstrings to build/docs; warnings are errors (half a minute)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs

@@ -4,6 +4,7 @@ their generated tables are what the code says."""
 import functools
 import re
 import shlex
+import subprocess
 import sys
 import types
 import wave
@@ -238,6 +239,10 @@ def test_a_page_gets_what_commands_print_and_functions(tmp_path):
     found = console.filled(page, tmp_path)
     assert "```py\n@property\ndef f(x):\n    return x\n```" in found
     assert "```text\nUnsupportedError: suite='none'" in found
+    page = "```console\nnkiconv cases --suite conv3d\n```\n\n<!-- tables -->\n<!-- /tables -->\n"
+    assert "wan_384" in console.filled(page, tmp_path)
+    with pytest.raises(subprocess.CalledProcessError):
+        console.filled(page.replace("conv3d", "none"), tmp_path)
     with pytest.raises(ValueError, match="must begin with nkiconv"):
         console.printed("python", tmp_path)
 

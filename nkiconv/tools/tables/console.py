@@ -2,8 +2,8 @@
 `python -m nkiconv.tools.tables.console docs/first_kernel.md`.
 
 After a fence of console lines that is followed by `<!-- prints -->`, the next fence holds their output, 80 columns
-wide, with errors. Commands run in the folder above the page's. The fence after `<!-- shows FILE.py:NAME -->` holds that
-function.
+wide, with errors. If `<!-- tables -->` follows, the lines up to `<!-- /tables -->` hold it, which is Markdown. Commands
+run in the folder above the page's. The fence after `<!-- shows FILE.py:NAME -->` holds that function.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from ...whole_file import write_page
 
 #: A fence of commands, the mark, the fence that is written.
 _BLOCK = re.compile(r"(```console\n(.*?)```\n\n<!-- prints -->\n```text\n)(.*?)(```\n)", re.DOTALL)
+#: The same for output in Markdown.
+_TABLES = re.compile(r"(```console\n([^`]*?)```\n\n<!-- tables -->\n)(.*?)(<!-- /tables -->\n)", re.DOTALL)
 #: The mark, with a file and a function's name, and the fence that is written.
 _SHOWN = re.compile(r"(<!-- shows ([\w./]+):(\w+) -->\n```py\n)(.*?)(```\n)", re.DOTALL)
 
@@ -29,7 +31,8 @@ _SHOWN = re.compile(r"(<!-- shows ([\w./]+):(\w+) -->\n```py\n)(.*?)(```\n)", re
 def filled(text: str, root: Path) -> str:
     """A page with the functions that it shows and the output of its commands."""
     text = _SHOWN.sub(lambda found: found[1] + source_of(root / found[2], found[3]) + found[5], text)
-    return _BLOCK.sub(lambda found: found[1] + printed(found[2], root) + found[4], text)
+    text = _BLOCK.sub(lambda found: found[1] + printed(found[2], root) + found[4], text)
+    return _TABLES.sub(lambda found: found[1] + printed(found[2], root, errors=False) + found[4], text)
 
 
 def source_of(path: Path, name: str) -> str:
@@ -40,12 +43,15 @@ def source_of(path: Path, name: str) -> str:
     return "\n".join(text.splitlines()[first - 1 : node.end_lineno]) + "\n"
 
 
-def printed(commands: str, root: Path) -> str:
-    """The output of commands, each a line that begins with nkiconv; a backslash at the end joins two lines."""
-    return "".join(_run(line, root) for line in commands.replace("\\\n", " ").splitlines() if line.strip())
+def printed(commands: str, root: Path, errors: bool = True) -> str:
+    """The output of commands, each a line that begins with nkiconv; a backslash at the end joins two lines.
+
+    errors: whether a command may fail, and what it says on stderr is part of its output.
+    """
+    return "".join(_run(line, root, errors) for line in commands.replace("\\\n", " ").splitlines() if line.strip())
 
 
-def _run(line: str, root: Path) -> str:
+def _run(line: str, root: Path, errors: bool) -> str:
     name, *arguments = shlex.split(line)
     if name != "nkiconv":
         raise ValueError(f"{line}: must begin with nkiconv")
@@ -56,9 +62,9 @@ def _run(line: str, root: Path) -> str:
         cwd=root,
         env={**kept, VARIABLE: str(CONSTANTS.path or ""), "COLUMNS": "80", "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if errors else None,
         text=True,
-        check=False,
+        check=not errors,
     )
     lines = [one.rstrip() for one in done.stdout.replace(f"{root}{os.sep}", "").splitlines()]
     return "\n".join(lines).strip("\n") + "\n"
