@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import m_packing
@@ -91,8 +91,8 @@ PHASES_MAX = 65_536
 #: Bytes per partition of the stationaries of an M tile of groups, and of filters of a weight-resident group of
 #: transposed convolutions.
 GROUPS_FILTER_BYTES, FILTER_BYTES = 40_960, 90_112
-#: Buffers of stationaries of groups; output tiles of x in SBUF.
-FILTER_BUFFERS, X_BUFFERS = 2, 2
+#: Buffers of stationaries of groups; output tiles of x in SBUF; the most of groups, where it has room.
+FILTER_BUFFERS, X_BUFFERS, GROUPS_X_BUFFERS = 2, 2, 4
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,12 @@ class GroupsSettings(Settings):
     """All settings of problems with groups; the first three are given together."""
 
     algorithm = "weight_stationary of groups"
-    tried = ("buffers", "warmup")
+    tried = ("warmup",)
     keeps = "filters of groups and their rows"
 
     rows: int = count("rows of a row tile: 32 or 64", 1, P_MAX)
     height: int = count("rows of outputs of a block", 1, P_MAX)
     width: int = count("columns of outputs of a block", 1, P_MAX)
-    buffers: int = count("tiles of x that loads rotate through", 2, P_MAX, default=4, near=(2, 3, 4, 6, 8))
     warmup: int = warm_up(24, near=WARM_UPS)
 
 
@@ -149,6 +148,9 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     elif isinstance(settings, GroupsSettings):
         reserved += m_packing.block_statistics_bytes(geometry, options, P_MAX)
         made, num_bytes = _of_groups(geometry, settings), sbuf_bytes
+        every = [replace(made, buffers=count) for count in range(GROUPS_X_BUFFERS, X_BUFFERS, -1)] if made else []
+        fits = (one for one in every if fits_sbuf(num_bytes(geometry, one, options.residual) + reserved))
+        made = next(fits, made)
     else:
         if reason := _packing_reason(geometry, options, settings):
             return None, reason
@@ -287,7 +289,7 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
         extents=_extents(residents),
         packs=True,
         gathers=True,
-        buffers=settings.buffers,
+        buffers=X_BUFFERS,
         warmup=settings.warmup,
     )
 
@@ -407,7 +409,7 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
         places, per_c = schedule.sweeps[0].size, geometry.C // geometry.groups
         alone = schedule.k_tiles[0][1] == per_c
         each = max(schedule.rows if alone else per_c, geometry.K // geometry.groups) * taps
-        filters = FILTER_BUFFERS * places * P_MAX + 3 * each * (pages(schedule) + 1)
+        filters = FILTER_BUFFERS * places * P_MAX + (1 + schedule.buffers) * each * (pages(schedule) + 1)
         if alone:
             filters += 2 * BANK_COLUMNS * pages(schedule)
         else:

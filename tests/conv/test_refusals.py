@@ -189,7 +189,7 @@ UNSUPPORTED = {
         (GROUPS["depthwise"].replace(R=31, S=31, padding=((15, 15), (15, 15))), {}, {}, "R=31, S=31"),
         (GROUPS["depthwise"].replace(W=40_000), {}, {}, "W=40000, .*: weight_stationary of groups keeps filters"),
         (GROUPS["depthwise"], {"rows": 32}, {}, "config rows=32 height=0 width=0: given together"),
-        (GROUPS["depthwise"], {"buffers": True}, {}, "config buffers"),
+        (GROUPS["depthwise"], {"warmup": True}, {}, "config warmup"),
         (GROUPS["multiplier 2"].replace(K=1600), {"rows": 32, "height": 2, "width": 2}, {},
          "height=2 width=2: a group takes 1 rows"),
     ],

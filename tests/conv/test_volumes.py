@@ -93,7 +93,6 @@ SETTINGS = {
     "groups": ((160, 160, 160, *VOLUMES["causal"][3:]), BLOCKS, {}),
     "groups, blocks of two columns": (GROUPS, BLOCKS, tiles(32, 1, 2)),
     "groups, 64 rows": (VOLUMES["depthwise"], BLOCKS, tiles(64, 2, 1)),
-    "groups, two buffers": (GROUPS, BLOCKS, {"buffers": 2}),
     **{f"rows, {why}": (shape, PIXELS, {}) for why, shape in ROWS.items()},
     **{f"rows, {why}, copies": (ROWS[why], PIXELS, {"depth": 2, "copies": 3, "warmup": 0}) for why in ROWS},
     "rows, one plane, one copy": (ROWS["riders of 16"], PIXELS, {"depth": 1, "copies": 1}),

@@ -349,6 +349,7 @@ GROUPS = {
     "one row": _of_groups(4, N=2, C=16, H=1, W=33, K=16, R=1, padding=ONE_ROW),
     "bands of rows": _of_groups(4, C=16, H=90, W=120, K=16),
     "several banks of a row": _of_groups(2, C=4, H=3, W=800, K=4),
+    "long rows, of which few fit": _of_groups(2, C=4, H=12, W=4000, K=4, R=2, S=2),
     "two images at once, one left": depthwise(48, N=5, H=9, W=8, R=3, S=3, padding=SAME),
     "several waves, the last of two images": depthwise(224, N=4, H=6, W=5, R=3, S=3, padding=SAME),
     "parts of an image at once": depthwise(32, N=1, H=23, W=9, R=3, S=3, padding=((2, 0), (1, 1))),

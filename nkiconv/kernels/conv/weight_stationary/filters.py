@@ -333,13 +333,18 @@ class Residents(nl.NKIObject):
         soon = self.steps[min(index + AHEAD * self.ahead, len(self.steps) - 1)][0]
         self._make(min(self.order.index(soon), at + 1) + 1)
 
+    def load_before(self, count):
+        """Load the filters of groups whose x is among that of the first `count` steps: sums wait for filters first."""
+        if self.ahead > 0:
+            self._load(self.order.index(self.steps[min(count, len(self.steps)) - 1][0]) + 1)
+
     def _load(self, count):
         """Load the first `count` groups, or all."""
-        for tile in [tile for b in self.order[:count] for tile in self.schedule.residents[b].tiles]:
-            if tile not in self.loaded:
-                for k_tile in range(len(self.schedule.k_tiles)):
-                    self.filters.load(tile, k_tile)
-                self.loaded.append(tile)
+        tiles = [tile for b in self.order[:count] for tile in self.schedule.residents[b].tiles]
+        for tile in tiles[len(self.loaded) :]:
+            for k_tile in range(len(self.schedule.k_tiles)):
+                self.filters.load(tile, k_tile)
+            self.loaded.append(tile)
 
     def _make(self, count):
         """Make the stationaries of the first `count` groups."""

@@ -90,6 +90,7 @@ class Core:
         """Compute the steps; x of the next ones is loaded meanwhile."""
         schedule = self.schedule
         for index, (b, i) in enumerate(self.steps):
+            self.residents.load_before(index + schedule.buffers)
             self.inputs.load((index + schedule.buffers) * len(schedule.k_tiles))
             x, resident = self.inputs.take(index), schedule.residents[b]
             for place, tile in enumerate(resident.tiles):
