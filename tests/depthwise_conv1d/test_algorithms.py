@@ -226,6 +226,8 @@ def test_token_rows_are_exact_with_states(dtype):
         y, state = nkiconv.depthwise_conv1d(x, w, layout="NWC", lnc=lnc, **more)
         np.testing.assert_array_equal(y, wanted.transpose(0, 2, 1))
         np.testing.assert_array_equal(state, last)
+    y, state = nkiconv.depthwise_conv1d(x[:0], w, layout="NWC", **more | {"initial_state": None})
+    assert (y.shape, state.shape) == ((0, 37, 200), (0, 200, 3))
 
 
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
@@ -234,11 +236,6 @@ def test_a_place_of_no_residual_changes_nothing(layout):
     wanted = nkiconv.depthwise_conv1d(x, TAPS, padding="causal", layout=layout)
     found = nkiconv.depthwise_conv1d(x, TAPS, padding="causal", layout=layout, residual_position="post_activation")
     np.testing.assert_array_equal(found, wanted)
-
-
-def test_no_token_rows():
-    y, state = nkiconv.depthwise_conv1d(TOKENS[:0], TAPS, padding="causal", layout="NWC", return_final_state=True)
-    assert (y.shape, state.shape) == ((0, 9, 5), (0, 5, 3))
 
 
 @pytest.mark.parametrize(("changed", "text"), [
