@@ -86,8 +86,7 @@ UPS = [
     (
         "--D 3 --H 8 --T 2 --R 2 --stride 2 --output-padding 1 --padding 1,0,0",
         {"D": 3, "H": 8, "taps": (2, 2, 4), "stride": (2,) * 3, "output_padding": (1,) * 3,
-         "padding": ((1, 1), (0, 0), (0, 0))},
-    ),
+         "padding": ((1, 1), (0, 0), (0, 0))}),
 ]  # fmt: skip
 
 

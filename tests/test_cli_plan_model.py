@@ -111,8 +111,7 @@ build_model = Model
 """, ("--input", "scale=1", "--input", "1x9:int64"), "fake tensors", [("depthwise_conv1d", 6)]),
     "parameters without data": (
         "def build_model():\n    with torch.device('meta'):\n        return nn.Conv1d(3, 4, 3)\n",
-        ("--input", "3x9"), "meta tensors", [("conv2d", 4)],
-    ),
+        ("--input", "3x9"), "meta tensors", [("conv2d", 4)]),
 }  # fmt: skip
 
 

@@ -87,8 +87,7 @@ REFUSED = {
         ({"w": W2[:3], "groups": 2}, GeometryError, "groups=2: must divide C=6 and K=3"),
         ({"x": X.astype(int), "w": W[0], "beta": "x", "lnc": 0}, DtypeError, "4 reasons"),
         ({"w": zeros(2, 6, 3, 3, 4), "filter_layout": "RSCK"}, LayoutError, "w is packed, which has one order"),
-        ({"w": zeros(2, 5, 3, 3, 4)}, GeometryError, "has 5 input channels per group, x has C=6"),
-    ],
+        ({"w": zeros(2, 5, 3, 3, 4)}, GeometryError, "has 5 input channels per group, x has C=6")],
     "conv3d": [
         ({"padding": ((-3, 0), (0, 0), (0, 0))}, GeometryError, "Z=0: output depth must be at least 1"),
         ({"algorithm": "weight_stationary", "config": (("segments", 1),)}, UnsupportedError,
@@ -98,16 +97,11 @@ REFUSED = {
         ({"algorithm": "weight_stationary", "config": (("planes", "channels"),)}, UnsupportedError,
          "config planes=channels: weight_stationary takes them as taps"),
         ({"initial_frames": VOLUME, "batch_group_count": 2}, UnsupportedError,
-         "batch_group_count=2: frames in front go with 1"),
-    ],
-    "conv_transpose1d": [
-        ({"w": zeros(5, 2, 3)}, GeometryError, r"w.shape=\(5, 2, 3\): has 5 input channels, x has C="),
-        ({"output_padding": 2, "stride": 2}, GeometryError, "output_padding=2: must be below stride=2 or dilation=1"),
-    ],
-    "conv_transpose2d": [
-        ({"padding": 9}, GeometryError, r"P=-11: padding 9\+9 takes off all 7 outputs"),
-        ({"groups": 4}, GeometryError, "groups=4: must divide C=6 and K=16"),
-    ],
+         "batch_group_count=2: frames in front go with 1")],
+    "conv_transpose1d": [({"w": zeros(5, 2, 3)}, GeometryError, r"w.shape=\(5, 2, 3\): has 5 input channels, x has C="),
+        ({"output_padding": 2, "stride": 2}, GeometryError, "output_padding=2: must be below stride=2 or dilation=1")],
+    "conv_transpose2d": [({"padding": 9}, GeometryError, r"P=-11: padding 9\+9 takes off all 7 outputs"),
+        ({"groups": 4}, GeometryError, "groups=4: must divide C=6 and K=16")],
     "depthwise_conv1d": [
         ({"w": TAPS[:3]}, GeometryError, r"w.shape=\(3, 4\): must be \[C, S\] = \(5, 4\)"),
         ({"x": ROW[:0, :, :2]}, GeometryError, "must be at least 1"),
@@ -119,8 +113,7 @@ REFUSED = {
         ({"return_final_state": True, "stride": 2}, GeometryError, "a state needs 1 and 1"),
         ({"stride": 2, "flipped": True}, GeometryError, r"stride=\(1, 2\): must be 1 with transposed=True"),
         ({"algorithm": "banded", "dilation": 2, "stride": 2}, UnsupportedError, "rhs_dilation=2, stride=2"),
-        ({"algorithm": "banded", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True"),
-    ],
+        ({"algorithm": "banded", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True")],
     "depthwise_conv2d": [({"w": zeros(9, 1, 3, 2)}, GeometryError, r"must be \[C \* multiplier, 1, R, S\] for C=5"),
      ({"w": zeros(10, 5, 3, 2)}, GeometryError, "use conv2d for filters over several channels")],
     "conv2d_weight": [
@@ -149,8 +142,7 @@ REFUSED = {
         (diagonals(1, 130, 3, 1), UnsupportedError,
          'K=130, groups=1: diagonals take 128 of a group; use algorithm="blocks"'),
         (diagonals(64, 64, 20, 5, config=(("beside", 64),)), UnsupportedError,
-         "config rows=1 columns=1 beside=64 below=1: 64 rows and 1600 columns of sums, of 128 and 512; use fewer"),
-    ],
+         "config rows=1 columns=1 beside=64 below=1: 64 rows and 1600 columns of sums, of 128 and 512; use fewer")],
     "conv2d_input": [({"input_size": (1, 3, 7, 5)}, GeometryError, "3 outputs on axis 2 come of 5 to 5 elements")],
     "conv_transpose2d_weight": [
         ({"stride": 2, "gy": zeros(1, 3, 11, 10)}, GeometryError,
@@ -159,20 +151,16 @@ REFUSED = {
         ({"stride": 2, "groups": 3}, GeometryError, "must have y's N=1 and K=9"),
         ({"stride": 2, "bias_gradient": True}, UnsupportedError,
          "bias_gradient=True: a transposed convolution's is gy's sum"),
-        ({"stride": 2, "bias_gradient": np.ones(2)}, UnsupportedError, "must be True or False; pass one of these"),
-    ],
+        ({"stride": 2, "bias_gradient": np.ones(2)}, UnsupportedError, "must be True or False; pass one of these")],
     "depthwise_conv1d_weight": [
         ({"gy": zeros(2, 3, 6, dtype=np.float16)}, DtypeError, "gy.dtype=float16: must be float32 exactly when x's is"),
         ({"weight_size": (6, 4)}, GeometryError, "w.shape=(6, 4): must be [C, S] = (3, 4)"),
         (SKEWED | {"config": (("beside", 3),)}, UnsupportedError, "config beside=3: must be one of (1, 2, 4, 8, 16)"),
         (SKEWED | APART | {"gy": zeros(2, 3, 7)}, UnsupportedError,
-         "lhs_dilation=2: skewed takes 1; use mixed or vector"),
-    ],
+         "lhs_dilation=2: skewed takes 1; use mixed or vector")],
     "depthwise_conv1d_input": [({"gy": zeros(1, 4)}, LayoutError, "gy.shape=(1, 4): must have 3 axes")],
-    "pack_filter": [
-        ({"filter_layout": "CKRS"}, LayoutError, "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
-        ({"w": zeros(131, 4, 3, 3)}, UnsupportedError, "K=131 can be packed in have 1 channels, at least 16 are"),
-    ],
+    "pack_filter": [({"filter_layout": "CKRS"}, LayoutError, "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
+        ({"w": zeros(131, 4, 3, 3)}, UnsupportedError, "K=131 can be packed in have 1 channels, at least 16 are")],
     "plan": [
         ({"problem": UP, "packed": True}, UnsupportedError, "packed=True: transposed convolutions take False"),
         ({"problem": UP, "operation": "conv2d"}, UnsupportedError,
@@ -182,16 +170,14 @@ REFUSED = {
         ({"operation": "conv3d"}, UnsupportedError, "operation='conv3d': the problem .* an axis of planes"),
         ({"problem": VIDEO, "initial_frames": 6}, GeometryError, "D=6 planes"),
         ({"problem": VIDEO, "initial_frames": True}, GeometryError, "initial_frames=True: must be an int of at least "),
-        ({"initial_frames": 1}, GeometryError, "D=None planes"),
-    ],
+        ({"initial_frames": 1}, GeometryError, "D=None planes")],
     "ConvProblem": [
         ({"T": 3}, GeometryError, "T=3: filter planes need input planes; give D, or drop T"),
         ({"D": 2, "stride": (1, 1)}, GeometryError, "stride=(1, 1): must be a tuple (depth, height, width) of ints"),
         ({"D": 2, "padding": ((0, 0), (0, 0))}, GeometryError, r"padding=.*: must be \(\(front, back\), "),
         ({"D": 2, "layout": "NCHW"}, LayoutError, "layout='NCHW': accepted are NCDHW, NDHWC"),
         ({"layout": "NDHWC"}, LayoutError, "layout='NDHWC': accepted are NCHW, NHWC"),
-        ({"transposed": True, "stride": (2, 1)}, GeometryError, "stride=(2, 1): must be 1 with transposed=True"),
-    ],
+        ({"transposed": True, "stride": (2, 1)}, GeometryError, "stride=(2, 1): must be 1 with transposed=True")],
 }  # fmt: skip
 #: Settings that have not the form of a Plan's, and the algorithm that each function is asked for.
 FORMS = [
@@ -219,8 +205,7 @@ CASES = [
     *((name, {"x": good["x"][:0].astype(np.float64)}, DtypeError, "x.dtype=float64")
       for name, good in GOOD.items() if "x" in good),
     ("conv2d", {"residual": zeros(2, 4, 7, 10), "beta": 10**400}, UnsupportedError, "must be a finite int or float"),
-    *(("conv2d", {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type")
-      for array in ARRAYS[3:]),
+    *(("conv2d", {array: np.float64}, DtypeError, f"{array}: must be a NumPy array, not type") for array in ARRAYS[3:]),
     ("conv2d_weight", {"accumulate_into": np.float64}, GeometryError, "accumulate_into: must be float32"),
     *((name, {"padding": (1,)}, GeometryError, "padding=(1,): must be an int,")
       for name in ("conv1d", "conv_transpose1d", "conv1d_weight", "conv1d_input", "depthwise_conv1d")),

@@ -187,61 +187,36 @@ FLOATS, NL_FLOATS = rules.KERNEL_DTYPES, (nl.bfloat16, nl.float16, nl.float32)
 ARGUMENTS: dict[str, list[Wrong]] = {
     "x": [*other_dtype("x"),
      (lambda e: e.given["x"][0], lambda e, v: rules.rank("x", v.shape, ", ".join(LAYOUTS[e.axes][0])))],
-    "w": [
-        *other_dtype("w"),
-        (lambda e: e.given["w"].astype(np.float16),
-         lambda e, v: "" if "x" not in e.given else rules.dtypes_together("float32", "float16")),
-    ],
+    "w": [*other_dtype("w"), (lambda e: e.given["w"].astype(np.float16),
+        lambda e, v: "" if "x" not in e.given else rules.dtypes_together("float32", "float16"))],
     "bias": [*other_shape("bias", lambda e: f"[{e.letters}]"), *other_dtype("bias", lambda e: FLOATS)],
     "residual": [*other_shape("residual", y_of), *other_dtype("residual", lambda e: FLOATS)],
     "img_ref": [
         (lambda e: e.given["img_ref"].astype(np.int32), lambda e, v: rules.array_dtype("img_ref", v.dtype, e.dtypes)),
         (lambda e: e.given["img_ref"].astype(BF16),
-         lambda e, v: rules.dtypes_together(v.dtype, "float32", ("img_ref", "filter_ref"))),
-    ],
-    "filter_ref": [
-        (lambda e: e.given["filter_ref"].astype(np.int8),
-         lambda e, v: rules.array_dtype("filter_ref", v.dtype, e.dtypes)),
+        lambda e, v: rules.dtypes_together(v.dtype, "float32", ("img_ref", "filter_ref")))],
+    "filter_ref": [(lambda e: e.given["filter_ref"].astype(np.int8),
+        lambda e, v: rules.array_dtype("filter_ref", v.dtype, e.dtypes)),
         (lambda e: e.given["filter_ref"].astype(np.float16),
-         lambda e, v: rules.dtypes_together("float32", v.dtype, ("img_ref", "filter_ref"))),
-    ],
-    **{
-        name: each(
-            ["NHWC", (0, 1, 1, 3), (0, 1), (0, 1, 2, 9)], lambda e, v, n=name: rules.permutation(n, v, e.axes + 2)
-        )
-        for name in ("in_perm", "kern_perm", "out_perm")
-    },
-    "feature_group_count": each(
-        [0, -2, 2.0, 5],
-        lambda e, v: (
-            rules.accepted("feature_group_count", v, (1, C), "this kernel is depthwise, 1 is read as C")
-            if e.letters == "C"
-            else rules.number("feature_group_count", v, " that divides C and K")
-            or rules.divides("feature_group_count", v, C=C, K=K * (v if "output_padding" in e.arguments else 1))
-        ),
-    ),
+        lambda e, v: rules.dtypes_together("float32", v.dtype, ("img_ref", "filter_ref")))],
+    **{name: each(
+        ["NHWC", (0, 1, 1, 3), (0, 1), (0, 1, 2, 9)], lambda e, v, n=name: rules.permutation(n, v, e.axes + 2))
+        for name in ("in_perm", "kern_perm", "out_perm")},
+    "feature_group_count": each([0, -2, 2.0, 5], lambda e, v: (
+        rules.accepted("feature_group_count", v, (1, C), "this kernel is depthwise, 1 is read as C")
+        if e.letters == "C" else rules.number("feature_group_count", v, " that divides C and K")
+        or rules.divides("feature_group_count", v, C=C, K=K * (v if "output_padding" in e.arguments else 1)))),
     "gy": [(lambda e: np.repeat(e.given["gy"], 2, axis=0), of_gy)],
     **{name: places(name) for name in ("stride", "dilation", "rhs_dilation", "lhs_dilation")},
     "output_padding": each([-1, 1.5], lambda e, v: rules.places("output_padding", v, e.axes, alone=e.alone, least=0))
     + each([2, (1, 2), (0, 1, 2)], output_padding),
-    "padding": each(
-        ["top", 1.5, True, None, (1, 2, 3, 4), [1, 1], 2**31],
-        lambda e, v: rules.padding(
-            v, e.axes, alone=e.alone, each=e.alone and (e.transposed or "gy" in e.given), names=e.paddings
-        ),
-    ),
-    "groups": each(
-        [0, -2, 2.0, True, "2"],
-        lambda e, v: rules.number("groups", v, " that divides C" + " and K" * (not e.transposed)),
-    ),
-    "batch_group_count": each(
-        [0, 1.5, 3],
-        lambda e, v: (
-            (rules.number("batch_group_count", v) or rules.divides("batch_group_count", v, N=2, K=K))
-            if e.alone
-            else rules.accepted("batch_group_count", v, (1,), "split the batch before the call")
-        ),
-    ),
+    "padding": each(["top", 1.5, True, None, (1, 2, 3, 4), [1, 1], 2**31], lambda e, v: rules.padding(
+        v, e.axes, alone=e.alone, each=e.alone and (e.transposed or "gy" in e.given), names=e.paddings)),
+    "groups": each([0, -2, 2.0, True, "2"],
+        lambda e, v: rules.number("groups", v, " that divides C" + " and K" * (not e.transposed))),
+    "batch_group_count": each([0, 1.5, 3], lambda e, v: (
+        (rules.number("batch_group_count", v) or rules.divides("batch_group_count", v, N=2, K=K)) if e.alone
+        else rules.accepted("batch_group_count", v, (1,), "split the batch before the call"))),
     "layout": each(["CHWN", ["NCHW"], None], lambda e, v: rules.layout("layout", v, LAYOUTS[e.axes])),
     "filter_layout": each(["CKRS", ["KCRS"], None], lambda e, v: rules.layout("filter_layout", v, FILTERS[e.axes])),
     "activation": of_choice("activation", rules.activation),
@@ -249,12 +224,8 @@ ARGUMENTS: dict[str, list[Wrong]] = {
     "residual_position": of_choice("residual_position", rules.residual_position, ("before", None, 1)),
     "chunks": of_choice("chunks", rules.chunks, ("BC", "BGx", "x", "yx", 3)),
     "beta": of_choice("beta", rules.beta, ("1", True, None, float("nan"), float("inf"))),
-    "out_dtype": each(
-        [np.int8, "fp8_e4m3", 3],
-        lambda e, v: rules.accepted(
-            "out_dtype", v, (*[None] * ("weight_size" not in e.given), *(FLOATS if e.alone else NL_FLOATS))
-        ),
-    ),
+    "out_dtype": each([np.int8, "fp8_e4m3", 3], lambda e, v: rules.accepted(
+        "out_dtype", v, (*[None] * ("weight_size" not in e.given), *(FLOATS if e.alone else NL_FLOATS)))),
     "precision": of_choice("precision", rules.precision),
     "lnc": of_choice("lnc", rules.lnc, (0, 3, True, "2", None)),
     **{name: flags(name) for name in ("strict_nonfinite", "flipped", "bias_gradient", "return_final_state", "packed")},
@@ -262,51 +233,32 @@ ARGUMENTS: dict[str, list[Wrong]] = {
     "config": each([(("warmup", 2),)], lambda _, v: rules.config_has_owner(None, v)),
     "weight_size": each([(1,), 3, (1, 2, -3)], lambda e, v: rules.sizes("weight_size", v, len(e.given["weight_size"]))),
     "input_size": each([(1,), 3], lambda e, v: rules.sizes("input_size", v, e.axes + 2, of_images=True)),
-    "accumulate_into": [
-        (
-            lambda e, dtype=dtype, more=more: ones(
-                *e.given["weight_size"][:-1], e.given["weight_size"][-1] + more, dtype=dtype
-            ),
-            lambda e, v: rules.accumulated("accumulate_into", v.shape, v.dtype, e.given["weight_size"]),
-        )
-        for dtype, more in ((np.float32, 1), (np.float16, 0))
-    ],
-    "initial_state": [
-        (
-            lambda e, dtype=dtype, more=more: ones(2, C, TAPS - 1 + more, dtype=dtype),
-            lambda e, v: (
-                "".join([] if e.alone else rules.state(Axis(SIZE, TAPS, 1, 0, 0, 1, 1)))
-                or rules.shape("initial_state", v.shape, (2, C, TAPS - 1), "[N, C, window - 1]")
-                or rules.same("initial_state", "dtype", v.dtype, "x", "float32")
-            ),
-        )
-        for dtype, more in ((np.float32, 1), (np.float16, 0))
-    ],
-    "initial_frames": [
-        (lambda e: e.given[e.names[0]][:, 1:],
-         lambda e, v: rules.frames(v.shape, (2, C, *[SIZE] * 3), 2, x=e.names[0])),
+    "accumulate_into": [(lambda e, dtype=dtype, more=more: ones(
+        *e.given["weight_size"][:-1], e.given["weight_size"][-1] + more, dtype=dtype),
+        lambda e, v: rules.accumulated("accumulate_into", v.shape, v.dtype, e.given["weight_size"]))
+        for dtype, more in ((np.float32, 1), (np.float16, 0))],
+    "initial_state": [(lambda e, dtype=dtype, more=more: ones(2, C, TAPS - 1 + more, dtype=dtype), lambda e, v: (
+        "".join([] if e.alone else rules.state(Axis(SIZE, TAPS, 1, 0, 0, 1, 1)))
+        or rules.shape("initial_state", v.shape, (2, C, TAPS - 1), "[N, C, window - 1]")
+        or rules.same("initial_state", "dtype", v.dtype, "x", "float32")))
+        for dtype, more in ((np.float32, 1), (np.float16, 0))],
+    "initial_frames": [(lambda e: e.given[e.names[0]][:, 1:],
+        lambda e, v: rules.frames(v.shape, (2, C, *[SIZE] * 3), 2, x=e.names[0])),
         (lambda e: e.given[e.names[0]].astype(BF16),
-         lambda e, v: rules.same("initial_frames", "dtype", v.dtype, e.names[0], "float32")),
-    ],
-    **{
-        name: [
-            (lambda e, shape=shape, dtype=dtype: ones(*shape, dtype=dtype),
-             lambda e, v, n=name: rules.of_channels(n, v.shape, 2, C) or rules.array_dtype(n, v.dtype, ("fp32",)))
-            for shape, dtype in (((C + 1,), np.float32), ((C, 2), np.float32), ((C,), np.float16))
-        ]
-        for name in ("x_scale", "x_shift")
-    },
+        lambda e, v: rules.same("initial_frames", "dtype", v.dtype, e.names[0], "float32"))],
+    **{name: [(lambda e, shape=shape, dtype=dtype: ones(*shape, dtype=dtype),
+        lambda e, v, n=name: rules.of_channels(n, v.shape, 2, C) or rules.array_dtype(n, v.dtype, ("fp32",)))
+        for shape, dtype in (((C + 1,), np.float32), ((C, 2), np.float32), ((C,), np.float16))]
+        for name in ("x_scale", "x_shift")},
     "x_upsample": of_choice(
-        "x_upsample", lambda v: rules.accepted("x_upsample", v, rules.UPSAMPLES), (0, 3, "2", True, 2.0, None)
-    ),
+        "x_upsample", lambda v: rules.accepted("x_upsample", v, rules.UPSAMPLES), (0, 3, "2", True, 2.0, None)),
     "x_activation": of_choice("x_activation", lambda v: rules.activation(v, "x_activation", "x")),
     "y_norm": of_choice("y_norm", pixel_norms.kind),
     "y_norm_eps": each([0.0, -1e-6, math.nan, math.inf, True, "1e-6", None], lambda _, v: pixel_norms.eps(v)),
     **{name: [(lambda _: ones(K), lambda _, v, n=name: pixel_norms.belongs(n, True, None))]
        for name in ("y_norm_weight", "y_norm_bias")},
     "return_before_norm": [
-        *flags("return_before_norm"), (True, lambda _, v: pixel_norms.belongs("return_before_norm", v, None)),
-    ],
+        *flags("return_before_norm"), (True, lambda _, v: pixel_norms.belongs("return_before_norm", v, None))],
     "return_final_frames": each([-1, "all", None, 1.5], lambda _, v: rules.frame_count(v))
     + each([SIZE + 1], lambda _, v: rules.frame_count(v, SIZE)),
 }  # fmt: skip

@@ -113,8 +113,7 @@ def test_parts_of_launches_and_none(norm, num_groups):
     ("N", "C", "norm", "num_groups"),
     [
         (5, 64, "group", None), (1, 300, "batch", None), (7, 70, "instance", None), (9, 42, "group", 21),
-        (16, 300, "batch", None), (70, 5, "batch", None),
-    ],
+        (16, 300, "batch", None), (70, 5, "batch", None)],
 )  # fmt: skip
 def test_many_means_of_a_core(N, C, norm, num_groups, affine):
     """Several means on a partition, images that share tiles and partitions, and any of weight and bias."""

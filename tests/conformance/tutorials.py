@@ -123,13 +123,9 @@ TUTORIALS = (
             ("nki_matmul_tiled_", (256, 256, 1024)),
             ("nki_matmul_hoist_load_", (256, 256, 1024)),
             ("nki_matmul_block_free_dimension_", (256, 512, 2048)),
-            ("nki_matmul_fully_optimized_", (1024, 2048, 1024)),
-        )
-    ),
-    *(
-        Tutorial("mamba_nki_kernels.py", name, _mamba, _scan, terms=STATES * LENGTH)
-        for name in ("mamba_v1", "mamba_v2", "mamba_v3")
-    ),
+            ("nki_matmul_fully_optimized_", (1024, 2048, 1024)))),
+    *(Tutorial("mamba_nki_kernels.py", name, _mamba, _scan, terms=STATES * LENGTH)
+        for name in ("mamba_v1", "mamba_v2", "mamba_v3")),
     Tutorial("average_pool2d_nki_kernels.py", "tensor_avgpool_kernel",
      lambda rng: (rng.random((2, 6, 6)).astype(np.float16), 2), lambda x, size: _pooled(x, size, np.mean)),
     Tutorial("index-case-3.py", "tensor_maxpool_kernel_",
@@ -138,10 +134,8 @@ TUTORIALS = (
      lambda _rng: (np.arange(60, dtype=np.int8).reshape(5, 12), (3, 4)),
      lambda x, shape: x.reshape(5, *shape).transpose(0, 2, 1).reshape(5, 12)),
     Tutorial("tensor_addition_nki_kernels.py", "nki_tensor_add", _two((256, 1024)), np.add),
-    *(
-        Tutorial(f"getting_started_{name}.py", "nki_tensor_add_kernel", _two((4, 3)), np.add)
-        for name in ("baremetal", "jax", "torch")
-    ),
+    *(Tutorial(f"getting_started_{name}.py", "nki_tensor_add_kernel", _two((4, 3)), np.add)
+        for name in ("baremetal", "jax", "torch")),
     Tutorial("nki_simulate_example.py", "add_kernel", _two((128, 512)), np.add),
     Tutorial("index-case-1.py", "tensor_split_kernel_", _one((4, 5)), lambda x: (x[:, ::2], x[:, 1::2])),
     Tutorial("layout-pass.py", "tensor_exp_kernel_", _one((128, 512)), np.exp),

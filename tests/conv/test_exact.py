@@ -252,8 +252,7 @@ def test_packed_filters_of_few_outputs(each):
 #: Problems whose rows of y have parts where X has few bytes, and K packing of them.
 LONG_ROWS = {
     "stride": (ConvProblem(N=1, C=1, W=9000, K=5, S=10, stride=(1, 5)), (1, 10, 1)),
-    "dilation": (
-        ConvProblem(N=2, C=2, W=6100, K=3, S=5, padding=((0, 0), (7, 9)), rhs_dilation=(1, 3)), (1, 3, 1)),
+    "dilation": (ConvProblem(N=2, C=2, W=6100, K=3, S=5, padding=((0, 0), (7, 9)), rhs_dilation=(1, 3)), (1, 3, 1)),
     "one shift": (ConvProblem(N=1, C=3, W=6100, K=4, S=3, padding=((0, 0), (1, 1))), (1, 1, 1)),
     "NHWC": (ConvProblem(N=1, C=2, H=5, W=3100, K=3, R=3, S=3, padding=((1, 1), (1, 0)), layout="NHWC"), (2, 2, 2)),
 }  # fmt: skip

@@ -142,15 +142,13 @@ ROWS = {
     "folded alone": ConvProblem(N=3, C=64, H=13, W=30, K=20, R=3, S=3, padding=SAME),
     "folded four times": ConvProblem(N=2, C=32, H=9, W=18, K=20, R=2, S=6, stride=(1, 2), padding=((0, 1), (3, 1))),
     "folded and dilated": ConvProblem(
-        N=2, C=190, H=12, W=16, K=6, R=2, S=4, rhs_dilation=(2, 3), padding=((2, 1), (-1, 12))
-    ),
+        N=2, C=190, H=12, W=16, K=6, R=2, S=4, rhs_dilation=(2, 3), padding=((2, 1), (-1, 12))),
     "folded, small images": ConvProblem(N=9, C=192, H=5, W=6, K=12, R=3, S=2, stride=(2, 1), padding=SAME),
     "stride of one axis": ConvProblem(N=2, C=128, H=30, W=40, K=5, R=1, S=5, stride=(2, 1), padding=((0, 0), (2, 1))),
     "small images": ConvProblem(N=9, C=256, H=7, W=7, K=256, R=3, S=3, padding=SAME),
     "wide": ConvProblem(N=2, C=128, H=5, W=600, K=7, R=3, S=3, padding=SAME),
     # edges of the geometry, with channels of a whole K tile
-    **{
-        why: replace(one, C=130 if one.N > 9 else 128) for why, one in EDGE.items()
+    **{why: replace(one, C=130 if one.N > 9 else 128) for why, one in EDGE.items()
         if one.groups == 1 and max(one.lhs_dilation) == 1 and 1 < one.C < 128 and one.H * one.W < 10_000 and one.R < 31
     },
 }  # fmt: skip

@@ -103,8 +103,7 @@ UNSUPPORTED = {
         (FP8_LAYER.replace(C=64, K=40), PAIRS | {"fold": "outputs"}, {},
          "config fold=outputs, product=fp8_pairs: .*use 'none' or 'inputs'"),
         (FP8_LAYER.replace(H=191, W=185, stride=(5, 5)), PAIRS | {"x_bytes": 72_000}, {},
-         "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes"),
-    ],
+         "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes")],
     PIXELS: [
         (ConvProblem(N=2, C=9, D=5, H=5, W=5, S=1, groups=9, padding=((0, -1), (0, 0), (0, 0)), layout="NDHWC"), {}, {},
          "^padding of planes, N=2: activation_stationary takes planes evenly apart in one tensor"),
@@ -141,8 +140,7 @@ UNSUPPORTED = {
         *[(IMAGES[why], {}, {}, "use stacked") for why in NEVER_DISJOINT],
         # a Conformer's gradient: the least blocks are 6 million, of which none is listed
         (depthwise(512, N=8, H=1, W=1500, R=1, S=31, padding=((0, 0), (15, 15)), layout="NHWC"), {}, {},
-         "instructions on a core"),
-    ],
+         "instructions on a core")],
     K_PACKING: [
         (PLAIN, {"beside": 2}, {}, "beside goes with rows, shifts and outputs"),
         (PLAIN, {"rows": 2, "shifts": 1}, {}, "given together or not at all"),
@@ -165,8 +163,7 @@ UNSUPPORTED = {
         (DEPTHWISE.replace(lhs_dilation=(1, 2)), {}, {}, r"lhs_dilation=\(1, 2\): stacked takes"),
         (DEPTHWISE, {"rows": 2}, {}, "stacked of depthwise problems has no setting rows"),
         (DEPTHWISE.replace(N=4000), {}, {}, "4000 planes: stacked of depthwise problems keeps rows of all"),
-        (DEPTHWISE, {"channels": 100}, {}, "config channels=100: at most 3 of 14 rows"),
-    ],
+        (DEPTHWISE, {"channels": 100}, {}, "config channels=100: at most 3 of 14 rows")],
     BLOCKS: [
         (FEW, {}, STRICT, "strict_nonfinite=True: weight_stationary multiplies"),
         (FEW.replace(K=129), {}, {}, "K=129: weight_stationary takes at most 128"),
@@ -191,8 +188,7 @@ UNSUPPORTED = {
         (GROUPS["depthwise"], {"rows": 32}, {}, "config rows=32 height=0 width=0: given together"),
         (GROUPS["depthwise"], {"warmup": True}, {}, "config warmup"),
         (GROUPS["multiplier 2"].replace(K=1600), {"rows": 32, "height": 2, "width": 2}, {},
-         "height=2 width=2: a group takes 1 rows"),
-    ],
+         "height=2 width=2: a group takes 1 rows")],
 }  # fmt: skip
 
 

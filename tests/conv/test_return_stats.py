@@ -98,8 +98,7 @@ MORE = {
     "phases, several M tiles": (PHASES.replace(K=40, N=3), BLOCKS, {"shard": "channels", "channels": 16}),
     "phases beside, even": (PHASES.replace(H=8, W=8), BLOCKS, {"beside": "columns"}),
     "phases, many outputs": (PHASES.replace(C=32, H=64, W=64, N=1), BLOCKS, {}),
-    "phases of volumes": (
-        volume_of(transposed=True, lhs_dilation=(2, 1, 2), padding=((1, 0), (1, 1), (0, 2))), BLOCKS,
+    "phases of volumes": (volume_of(transposed=True, lhs_dilation=(2, 1, 2), padding=((1, 0), (1, 1), (0, 2))), BLOCKS,
         {"beside": "planes"}),
     "K packing, turns without rows": (image(C=3, H=9), K_PACKING, k_packed(8, 3, 2, 4, 8)),
     "K packing, rows cut": (image(N=1, C=3, H=90, W=40), K_PACKING, {}),

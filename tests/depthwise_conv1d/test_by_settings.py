@@ -54,29 +54,22 @@ BLOCKS = {
 BAND_SETTINGS = {
     "odd channels, causal": [
         (("block", 16), ("groups", 1)), (("block", 8), ("groups", 3), ("edge", 1)),
-        (("block", 16), ("shard", "columns"), ("joined", 4), ("buffer_groups", 3)),
-    ],
+        (("block", 16), ("shard", "columns"), ("joined", 4), ("buffer_groups", 3))],
     "images share matmuls": [
-        (("block", 32), ("shard", "batch"), ("images", 1)), (("block", 16), ("buffers", 1), ("buffer_groups", 1)),
-    ],
+        (("block", 32), ("shard", "batch"), ("images", 1)), (("block", 16), ("buffers", 1), ("buffer_groups", 1))],
     "channels of several tiles": [
         (("block", 16), ("buffers", 3), ("buffer_groups", 5), ("joined", 4)),
-        (("block", 16), ("joined", 1), ("warmup", 0), ("rewarm", 0)), (("block", 64), ("streamed", 128)),
-    ],
+        (("block", 16), ("joined", 1), ("warmup", 0), ("rewarm", 0)), (("block", 64), ("streamed", 128))],
 }  # fmt: skip
 #: Filters again: a core's second image begins again at the first channels after the last ones, which are few;
 #: images once more; bands of 320 channels at once.
 FILTERS_AGAIN = [
     (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
-    (
-        Row("images once more", 2, 672, 9, 3),
-        (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2), ("joined", 3)),
-    ),
-    (
-        Row("bands of 320 channels at once", 1, 700, 8, 3),
-        (("block", 2), ("buffer_groups", 5), ("groups", 8), ("joined", 1)),
-    ),
-]
+    (Row("images once more", 2, 672, 9, 3),
+        (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2), ("joined", 3))),
+    (Row("bands of 320 channels at once", 1, 700, 8, 3),
+        (("block", 2), ("buffer_groups", 5), ("groups", 8), ("joined", 1))),
+]  # fmt: skip
 DOT = [
     #   why                               N    C     W     S  stride  pad        dil
     Row("four lags", 1, 40, 520, 517),
@@ -142,8 +135,7 @@ FLIPPED = [
         Row("few", 2, 131, 60, 4, 1, (3, 0)), Row("many", 2, 70, 60, 33, 1, (20, 12)),
         Row("several blocks of taps", 2, 130, 400, 300, 1, (299, 0)), Row("crop", 1, 7, 40, 5, 1, (-4, 6)),
         Row("dilation", 2, 9, 50, 5, 1, (4, 4), 3),
-        *(row for row in EDGE if row.lhs > 1 == row.stride),
-    )
+        *(row for row in EDGE if row.lhs > 1 == row.stride))
 ]  # fmt: skip
 SHORT = Row("short filter", 2, 131, 90, 5, 1, (4, 0))
 RECIPES = [(5, 0, 0, 0), (4, 1, 0, 0), (3, 2, 0, 0), (4, 0, 1, 0), (2, 1, 1, 1), (0, 4, 0, 0), (0, 2, 1, 1)]
@@ -218,8 +210,7 @@ ASKED = [
     52,
     keep=[
         *("banded-bands_of_many_channels_at_once-1-bf16-plain", "update-dilation-1-bf16-plain"),
-        "update-a_load_of_one_group's_filters-3-bf16-plain", "mixed-one_core's_number-1-bf16-plain",
-    ],
+        "update-a_load_of_one_group's_filters-3-bf16-plain", "mixed-one_core's_number-1-bf16-plain"],
 )  # fmt: skip
 @pytest.mark.parametrize("request_", ASKED, ids=lambda request: request.id)
 @pytest.mark.parametrize("dtype", FLOATS)

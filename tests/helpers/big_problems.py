@@ -71,14 +71,10 @@ BIG: dict[str, Callable[[], ConvProblem]] = {
     "20,000 x 20,000 rows, wgrad": lambda: rows(N=20_000, C=20_000, W=16, S=4).toward("wgrad"),
     "2**30 samples": lambda: rows(N=1, C=1, W=2**30, S=9),
     "2**30 samples, wgrad": lambda: rows(N=1, C=1, W=2**30, S=9).toward("wgrad"),
-    "5,000 phases": lambda: ConvProblem(
-        N=1, C=2, W=3, S=3, padding=((0, 0), (2, 2)), lhs_dilation=(1, 5000)
-    ),
+    "5,000 phases": lambda: ConvProblem(N=1, C=2, W=3, S=3, padding=((0, 0), (2, 2)), lhs_dilation=(1, 5000)),
     "16,384 channels": lambda: ConvProblem(N=1, C=16_384, H=8, W=8, R=3, S=3),
     "32,768 groups, wgrad": lambda: ConvProblem(N=1, C=65_536, H=8, W=8, R=3, S=3, groups=32_768).toward("wgrad"),
-    "7 x 304 taps far apart": lambda: ConvProblem(
-        N=33, C=16, K=24, H=79, W=2229, R=7, S=304, rhs_dilation=(2, 5)
-    ),
+    "7 x 304 taps far apart": lambda: ConvProblem(N=33, C=16, K=24, H=79, W=2229, R=7, S=304, rhs_dilation=(2, 5)),
     "10,000 x 10,000, 255 x 255 taps": lambda: ConvProblem(N=1, C=4, K=4, H=10_000, W=10_000, R=255, S=255),
     "1,048,576 filters": lambda: ConvProblem(N=1, C=1, K=1 << 20, H=8, W=8, S=1),
 }  # fmt: skip

@@ -213,8 +213,7 @@ EPILOGUES = {
     "residual": {"residual": True, "beta": 2.0},
     "residual before an activation": {"bias": True, "residual": True, "activation": "relu"},
     "residual after an activation": {
-        "bias": True, "residual": True, "beta": -1.0, "activation": "relu", "residual_position": "post_activation"
-    },
+        "bias": True, "residual": True, "beta": -1.0, "activation": "relu", "residual_position": "post_activation"},
 }  # fmt: skip
 
 

@@ -122,18 +122,13 @@ _PIXELS = {
     "rows folded, columns shifted, stride and dilation": (_ROWS, {"fold": 3, "shifts": 2}),
     "stem, columns shifted": (
         ConvProblem(N=2, C=3, H=16, W=22, K=5, R=7, S=7, stride=(2, 2), padding=((3, 3), (3, 3)), layout="NHWC"),
-        {"fold": 4, "shifts": 4},
-    ),
+        {"fold": 4, "shifts": 4}),
     "few channels of many pixels, which an engine sorts": (
         ConvProblem(N=2, C=2, H=81, W=160, K=5, R=3, S=3, padding=SAME, layout="NHWC"),
-        {"fold": 3, "shifts": 3, "side": 16},
-    ),
-    "columns shifted beyond x": (
-        ConvProblem(
-            N=1, C=5, H=11, W=600, K=40, R=2, S=4, rhs_dilation=(2, 3), padding=((1, 0), (11, -2)), layout="NHWC"
-        ),
-        {"shifts": 3, "shard": "channels"},
-    ),
+        {"fold": 3, "shifts": 3, "side": 16}),
+    "columns shifted beyond x": (ConvProblem(
+            N=1, C=5, H=11, W=600, K=40, R=2, S=4, rhs_dilation=(2, 3), padding=((1, 0), (11, -2)), layout="NHWC"),
+        {"shifts": 3, "shard": "channels"}),
     "rows folded, one tap": (_PIXELS_ONE_TAP, {"fold": 4, "side": 2}),
     "rows folded, no x in some": (_NO_X, {"fold": 4, "side": 1}),
     "gaps": (_gaps((4, 4), (2, 2), ((2, 2), (2, 2)), H=7, W=9, K=7), {"side": 18}),
@@ -142,7 +137,7 @@ _PIXELS = {
     "gaps between columns": (_gaps((3, 4), (1, 4), ((1, 1), (3, 3))), {"side": 4}),
     "gaps and a stride": (_gaps((4, 4), (4, 2), ((2, 3), (2, 1)), N=1, H=9, stride=(2, 1)), {"side": 1}),
     "gaps and an odd row": (_gaps((3, 3), (2, 2), SAME), {"side": 1}),
-}
+}  # fmt: skip
 
 _WINDOW = ConvProblem(N=5, C=3, H=40, W=24, K=140, R=8, S=8, stride=(8, 8), layout="NHWC")
 #: Windows of NHWC that do not overlap.
@@ -189,35 +184,25 @@ _DEPTHWISE = {
     "part of a window": (depthwise(5, N=3, H=6, W=22, **_SEVEN), {"columns": 7, "rows": 6}),
     "odd windows": (depthwise(5, N=3, H=6, W=21, **_SEVEN), {"columns": 7, "rows": 6}),
     "three banks": (depthwise(4, N=2, H=16, W=90, R=3, S=3, padding=SAME), {"columns": 6, "rows": 14}),
-    "strides and bands": (
-        depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
-        {"columns": 3, "rows": 4, "below": 2},
-    ),
-    "bands": (
-        _CUT, {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2}),
-    "rounds": (
-        _CUT.replace(layout="NCHW"),
-        {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4},
-    ),
+    "strides and bands": (depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
+        {"columns": 3, "rows": 4, "below": 2}),
+    "bands": (_CUT, {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2}),
+    "rounds": (_CUT.replace(layout="NCHW"),
+        {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4}),
     "odd planes": (
         _CUT, {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9, "together": 2, "buffers": 3}),
     # of 9 channels 14 images go on the partitions together, of 10 twelve, which are fewer partitions
-    "buffers of other sizes": (
-        depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=SAME),
-        {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10},
-    ),
+    "buffers of other sizes": (depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=SAME),
+        {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10}),
     # seven transposes of fp32 fill a bank
     "odd channels": (
         depthwise(73, N=1, H=26, W=9, R=3, S=3, padding=SAME), {"rows": 2, "columns": 9, "channels": 73, "below": 13}),
     # three items: each core has one, and half of the third's channels
     "an item of both cores": (
         depthwise(131, N=3, H=9, W=8, R=5, S=3, stride=(2, 1), padding=((2, 1), (1, 1)), layout="NHWC"),
-        {"rows": 4, "columns": 8, "below": 3, "images": 1, "channels": 131},
-    ),
-    "packed blocks": (
-        depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=SAME, layout="NHWC"),
-        {"rows": 4, "columns": 5, "beside": 4, "below": 3, "images": 2},
-    ),
+        {"rows": 4, "columns": 8, "below": 3, "images": 1, "channels": 131}),
+    "packed blocks": (depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=SAME, layout="NHWC"),
+        {"rows": 4, "columns": 5, "beside": 4, "below": 3, "images": 2}),
 }  # fmt: skip
 
 _K_STRIDED = ConvProblem(

@@ -117,17 +117,13 @@ def two(forward, rank=2, norm=None, **more):
 #: What is made of two convolutions, what is told of them, and calls.
 WAYS = {
     "functions": (lambda m, x: F.silu(m.b(torch.relu(m.a(x)))), ["a: relu", "b: silu"], "conv2d relu; conv2d silu"),
-    "in place": (
-        lambda m, x: F.silu(m.b(F.relu(m.a(x), inplace=True)), inplace=True), ["a: relu", "b: silu"],
-        "conv2d relu; conv2d silu",
-    ),
+    "in place": (lambda m, x: F.silu(m.b(F.relu(m.a(x), inplace=True)), inplace=True), ["a: relu", "b: silu"],
+        "conv2d relu; conv2d silu"),
     "a sum": (lambda m, x: m.b(x + m.a(x)), ["a: sum"], "conv2d sum; conv2d"),
     "a sum, second": (lambda m, x: torch.tanh(torch.add(x, m.a(x)) * m.b(x)), ["a: sum"], "conv2d sum; conv2d"),
     "both are terms": (lambda m, x: F.relu(m.a(x) + m.b(x)), ["a: sum, relu"], "conv2d; conv2d sum relu"),
-    "in place, second": (
-        lambda m, x: F.relu(operator.iadd(x * 2, m.a(x)) + m.b(x)), ["a: sum", "b: sum, relu"],
-        "conv2d; conv2d sum relu",
-    ),
+    "in place, second": (lambda m, x: F.relu(operator.iadd(x * 2, m.a(x)) + m.b(x)), ["a: sum", "b: sum, relu"],
+        "conv2d; conv2d sum relu"),
     "seen twice": (lambda m, x: torch.cat([y := m.a(x), F.relu(y)]) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
     "a product": (lambda m, x: F.relu(m.a(x) * 2) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),
     "a number": (lambda m, x: F.relu(m.a(x) + 1) + 0 * m.b(x).sum(), [], "conv2d; conv2d"),

@@ -364,12 +364,9 @@ LAYERS = {
        for name, one in FORMS.items()},
     "prologue of channels": Layer(
         FORMS["prologue"].ours, FORMS["prologue"].torchs, FORMS["prologue"].tensors(2, "channel"), (0, 3), (), (4, 5)),
-    "statistics, far mean": Layer(
-        FORMS["statistics"].ours, FORMS["statistics"].torchs,
-        [one + 30 * (i == 2) for i, one in enumerate(FORMS["statistics"].tensors(1))], (0, 3, 4, 5), (), (4, 5),
-    ),
-    **{f"{kind} norm, {rank}d, {' '.join(names)}": Layer(
-        functools.partial(norm_act, norm=kind, names=names),
+    "statistics, far mean": Layer(FORMS["statistics"].ours, FORMS["statistics"].torchs,
+        [one + 30 * (i == 2) for i, one in enumerate(FORMS["statistics"].tensors(1))], (0, 3, 4, 5), (), (4, 5)),
+    **{f"{kind} norm, {rank}d, {' '.join(names)}": Layer(functools.partial(norm_act, norm=kind, names=names),
         functools.partial(norm_act_in_torch, norm=kind, names=names),
         of_norm_act(rank, *[(2, 6) if each else (6,)] * len(names)), () if kind == "batch" else (0, 5)[: 1 + each],
     ) for kind, rank, names, each in _NORMS},
@@ -380,14 +377,12 @@ LAYERS = {
     ) for kind, rank, given, position in (
         ("rms", 2, False, "post_activation"), ("layer", 2, False, "pre_activation"),
         ("rms", 3, False, "pre_activation"), ("layer", 3, True, "post_activation"))},
-    **{f"short conv, {order}": Layer(
-        functools.partial(pytorch.gated_short_conv, order=order, return_final_states=True),
+    **{f"short conv, {order}": Layer(functools.partial(pytorch.gated_short_conv, order=order, return_final_states=True),
         functools.partial(short_conv, order=order), _GATED, (0, 3), ("tangents",),
     ) for order in ("BCx", "xCB")},
     "short conv, tokens": Layer(
         functools.partial(pytorch.gated_short_conv, layout="NWC", return_final_states=True), short_conv_of_tokens,
-        [_GATED[0].transpose(1, 2).contiguous(), *_GATED[1:]], (0, 3), ("tangents",),
-    ),
+        [_GATED[0].transpose(1, 2).contiguous(), *_GATED[1:]], (0, 3), ("tangents",)),
     **{f"glu, {padding}": Layer(
         functools.partial(pytorch.glu_conv1d, padding=padding), functools.partial(glu, padding=padding),
         [_GATED[0][:, :8], *_GATED[1:3]], (0,), ("tangents",),
@@ -396,35 +391,25 @@ LAYERS = {
         functools.partial(split, layout=layout), functools.partial(split_in_torch, layout=layout),
         of_split(layout=layout), (0, 3), ("tangents",),
     ) for layout in ("NCW", "NWC")},
-    "split of a projection": Layer(
-        functools.partial(split, layout="NWC", first_channel=2),
+    "split of a projection": Layer(functools.partial(split, layout="NWC", first_channel=2),
         lambda x, *given: split_in_torch(x[..., 2:49], *given, layout="NWC"),
-        [*randoms((2, 11, 52)), *of_split()[1:]], (0, 3), ("tangents",),
-    ),
+        [*randoms((2, 11, 52)), *of_split()[1:]], (0, 3), ("tangents",)),
     "b2b": Layer(b2b, b2b_in_torch, randoms((2, 18, 11), (18, 3), (2, 7), (6,)), (0,), ("tangents",)),
     # four sequences, one of which is empty, with states after positions
-    "split, packed": Layer(
-        functools.partial(split, cu_seqlens=torch.tensor(ENDS), state_positions=(2, 6, 11)),
+    "split, packed": Layer(functools.partial(split, cu_seqlens=torch.tensor(ENDS), state_positions=(2, 6, 11)),
         lambda *given: (*split_in_torch(*given, offsets=ENDS), held_after(given[0], given[3], (2, 6, 11), ENDS[:-1])),
-        of_split(1, rows=4), (), ("tangents", "vmap"),
-    ),
+        of_split(1, rows=4), (), ("tangents", "vmap")),
     **{f"mlp, {kind}": Layer(
         functools.partial(mlp, kind=kind), functools.partial(mlp_in_torch, kind=kind), of_mlp(kind, pixels), (0, 5),
         ("tangents",),
     ) for kind, pixels in ((None, (4, 3)), ("rms", (9,)), ("layer", (2, 3, 2)))},
-    "mlp, filters alone": Layer(
-        functools.partial(mlp, kind="layer"), functools.partial(mlp_in_torch, kind="layer"),
-        [9 * one if i == 0 else one for i, one in enumerate(of_mlp()[:3])], (0,), ("tangents",),
-    ),
+    "mlp, filters alone": Layer(functools.partial(mlp, kind="layer"), functools.partial(mlp_in_torch, kind="layer"),
+        [9 * one if i == 0 else one for i, one in enumerate(of_mlp()[:3])], (0,), ("tangents",)),
     "polyphase": Layer(by_phases, grown_in_torch, randoms((2, 6, 4, 5), (4, 3, 3, 4), (4,)), (0,)),
     "frames": Layer(frames, frames_in_torch, _FRAMES, (0, 3, 4)),
-    "causal, packed": Layer(
-        functools.partial(causal, cu_seqlens=torch.tensor([0, 2, 5])), sequences_in_torch,
-        randoms((1, 3, 5), (3, 4), (3,), (2, 3, 3)), (), ("tangents", "vmap", "torch"),
-    ),
-    "causal, numbered": Layer(
-        functools.partial(causal, seq_idx=torch.tensor([[0, 0, 1, 1, 1]] * 2)), numbered_in_torch,
-        randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (), ("tangents", "vmap", "torch"),
-    ),
+    "causal, packed": Layer(functools.partial(causal, cu_seqlens=torch.tensor([0, 2, 5])), sequences_in_torch,
+        randoms((1, 3, 5), (3, 4), (3,), (2, 3, 3)), (), ("tangents", "vmap", "torch")),
+    "causal, numbered": Layer(functools.partial(causal, seq_idx=torch.tensor([[0, 0, 1, 1, 1]] * 2)), numbered_in_torch,
+        randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (), ("tangents", "vmap", "torch")),
     "causal": Layer(causal, causal_in_torch, randoms((2, 3, 5), (3, 4), (3,), (2, 3, 3)), (0, 3)),
 }  # fmt: skip

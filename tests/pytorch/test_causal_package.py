@@ -12,12 +12,10 @@ from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, install_caus
 IMPORTED = {
     "causal_conv1d": ("causal_conv1d_fn", "causal_conv1d_update", "__version__"),
     "causal_conv1d.causal_conv1d_interface": (
-        "causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_ref", "causal_conv1d_update_ref",
-    ),
+        "causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_ref", "causal_conv1d_update_ref"),
     "causal_conv1d.causal_conv1d_varlen": ("causal_conv1d_varlen_states", "causal_conv1d_varlen_states_ref"),
     "causal_conv1d.cpp_functions": (
-        "causal_conv1d_fwd_function", "causal_conv1d_bwd_function", "causal_conv1d_update_function",
-    ),
+        "causal_conv1d_fwd_function", "causal_conv1d_bwd_function", "causal_conv1d_update_function"),
 }  # fmt: skip
 
 

@@ -176,10 +176,8 @@ FOLDED = {
     "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4)), {"1": "0"}),
     "groups": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 6, 3, 2, groups=3), nn.BatchNorm2d(6)), {"1": "0"}),
     "several ways": (lambda: nn.Sequential(ConvLayer()), {"0.normalization": "0.convolution"}),
-    "ways that end in an error": (
-        lambda: nn.Sequential(block(unpooled)(), nn.Conv2d(4, 3, 1), block(optional)()),
-        {"0.bn": "0.conv", "2.bn": "2.conv"},
-    ),
+    "ways that end in an error": (lambda: nn.Sequential(block(unpooled)(), nn.Conv2d(4, 3, 1), block(optional)()),
+        {"0.bn": "0.conv", "2.bn": "2.conv"}),
 }  # fmt: skip
 
 

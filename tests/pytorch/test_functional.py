@@ -64,12 +64,9 @@ CALLS = [
     ("conv1d", (65_537, 1, 4), (2, 1, 3), {}),
     ("conv_transpose2d", (2, 6, 5, 4), (6, 2, 3, 2), {"stride": (2, 1), "groups": 2, "dilation": 2}),
     ("conv_transpose3d", (1, 4, 3, 3, 2), (4, 2, 2, 3, 1), {"stride": 2, "padding": (0, 1, 0)}),
-    *(
-        (f"conv_transpose{rank}d", (2, C, *EXTENTS[rank]), (C, K, *[taps] * rank), more)
-        for rank in EXTENTS
-        for C, K, taps, more in TRANSPOSED
-    ),
-]
+    *((f"conv_transpose{rank}d", (2, C, *EXTENTS[rank]), (C, K, *[taps] * rank), more) for rank in EXTENTS
+        for C, K, taps, more in TRANSPOSED),
+]  # fmt: skip
 
 
 def shapes_of(name, x, w, more):

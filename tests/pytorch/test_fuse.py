@@ -78,29 +78,21 @@ EXCITED = {"fc1": nn.Conv2d(C, fm.WIDE, 1), "act": nn.ReLU(inplace=True), "fc2":
 FUSED = {
     # norms and activations before convolutions
     "shared activation": (fm.Block, [*X, (2, 4)], BLOCK, CALLS),
-    "functions": (
-        block(fm.functional), [*X, (2, 4)],
+    "functions": (block(fm.functional), [*X, (2, 4)],
         ["norm1: silu -> conv1", "norm2: relu -> conv2 -> sum; statistics conv1", "conv2: sum"],
-        CALLS.replace("silu conv2d sum", "relu conv2d sum"),
-    ),
-    "no graph": (
-        lambda: made(fm.looped, block=fm.Block()), [*X, (2, 4)],
+        CALLS.replace("silu conv2d sum", "relu conv2d sum")),
+    "no graph": (lambda: made(fm.looped, block=fm.Block()), [*X, (2, 4)],
         [f"block.{line}".replace("act", "block.act").replace("conv", "block.conv").replace("drop", "block.drop")
-         for line in BLOCK[:2]] + ["block.conv2: sum"], f"{CALLS}; {CALLS}",
-    ),
+         for line in BLOCK[:2]] + ["block.conv2: sum"], f"{CALLS}; {CALLS}"),
     "a missing module": (block(fm.missing), [*X, (2, 4)], BLOCK, CALLS),
     "an fm.unbound name": (block(fm.unbound), [*X, (2, 4)], BLOCK, CALLS),
-    "modules of modules": (
-        fm.wrapped, [(2, C, 6, 5), (2, C, 1, 1)],
-        ["norm1: silu -> replicate padding -> conv1.conv",
+    "modules of modules": (fm.wrapped, [(2, C, 6, 5), (2, C, 1, 1)], ["norm1: silu -> replicate padding -> conv1.conv",
          "norm2: silu -> replicate padding -> conv2.conv -> sum; offset; statistics conv1.conv", "conv2.conv: sum"],
-        CALLS,
-    ),
+        CALLS),
     **{act: (lambda one=one: fm.chain(act=one), X, ["0: 1 -> 2"], f"channel_stats; norm {act} conv2d")
        for act, one in ACTS.items()},
     "no activation": (lambda: fm.chain(act=nn.Identity()), X, ["0: 1 -> 2"], "channel_stats; norm conv2d"),
-    **{f"{kind}{rank}d": (
-        lambda kind=kind, rank=rank: fm.ranked(kind, rank), [IMAGES[rank]], ["0: 1 -> 2"],
+    **{f"{kind}{rank}d": (lambda kind=kind, rank=rank: fm.ranked(kind, rank), [IMAGES[rank]], ["0: 1 -> 2"],
         PLAIN.replace("2d", f"{rank}d").removeprefix("channel_stats; " if kind == "BatchNorm" else ""),
     ) for kind in ("GroupNorm", "BatchNorm", "InstanceNorm") for rank in (1, 2, 3)},
     **{f"{mode} around rank {rank}": (
@@ -111,19 +103,15 @@ FUSED = {
         lambda: fm.padded("", sides=(), padding=1, padding_mode="circular"), X, ["norm: silu -> conv"], PLAIN),
     "norm with silu": (normed(nn.SiLU(inplace=True)), [STEMS[2]], ["1: silu -> 2"], "conv2d; norm silu conv2d"),
     "norm with none": (normed(nn.Identity()), [STEMS[2]], ["1: 2"], "conv2d; norm conv2d"),
-    "groups with gelu": (
-        normed(nn.GELU(), kind=fm.GroupNormAct), [STEMS[2]], ["1: gelu -> 2; statistics 0"],
-        "conv2d stats; norm gelu conv2d",
-    ),
+    "groups with gelu": (normed(nn.GELU(), kind=fm.GroupNormAct), [STEMS[2]], ["1: gelu -> 2; statistics 0"],
+        "conv2d stats; norm gelu conv2d"),
     # what follows convolutions
-    **{f"{way}, after": (
-        lambda does=does, rank=1 + i % 3: fm.two(does, rank), [IMAGES[1 + i % 3]], lines,
+    **{f"{way}, after": (lambda does=does, rank=1 + i % 3: fm.two(does, rank), [IMAGES[1 + i % 3]], lines,
         ran.replace("2d", f"{1 + i % 3}d"),
     ) for i, (way, (does, lines, ran)) in enumerate(fm.WAYS.items())},
     "a chain has the sum": (
         lambda: fm.two(lambda m, x: F.relu(m.b(x) + m.a(m.act(m.norm(x)))), norm=nn.GroupNorm(2, C)), X,
-        ["norm: act -> a -> sum", "a: sum, relu"], f"conv2d; {PLAIN} sum relu",
-    ),
+        ["norm: act -> a -> sum", "a: sum, relu"], f"conv2d; {PLAIN} sum relu"),
     **{str(more): (
         lambda more=more: fm.two(fm.WAYS["both are terms"][0], **more), X, ["a: sum, relu"], "conv2d; conv2d sum relu"
     ) for more in ({"padding_mode": "circular"}, {"padding": "same"}, {"stride": 2}, {"groups": C}, {"dilation": 2},
@@ -132,38 +120,30 @@ FUSED = {
     "upsampled": (fm.Grown, X, [": x_upsample=2 of conv"], UP),
     "UpsamplingNearest2d": (
         lambda: nn.Sequential(nn.UpsamplingNearest2d(scale_factor=2), nn.Conv2d(C, C, 3, padding="same")), X,
-        ["0: x_upsample=2 of 1"], UP,
-    ),
+        ["0: x_upsample=2 of 1"], UP),
     "casts": (
         lambda: nn.Sequential(fm.Cast(scale_factor=(2.0, 2.0), mode="nearest-exact"), nn.Conv2d(C, 4, 3, padding=1)), X,
-        ["0: x_upsample=2 of 1"], UP,
-    ),
+        ["0: x_upsample=2 of 1"], UP),
     "groups": (
         lambda: fm.Grown(nn.Conv2d(C, C, 3, stride=(1, 2), groups=2, bias=False)), X, [": x_upsample=2 of conv"], UP),
-    "decoder": (
-        fm.decoder, [(2, 4, 4, 5)],
+    "decoder": (fm.decoder, [(2, 4, 4, 5)],
         ["norm: silu -> after -> sum; statistics grow.conv", "grow: x_upsample=2 of grow.conv", "after: sum"],
-        "conv2d; up conv2d stats; norm silu conv2d sum",
-    ),
+        "conv2d; up conv2d stats; norm silu conv2d sum"),
     # layers of images
     "timm": (fm.ConvNext, X, BOTH, ONE),
     "torchvision": (
         fm.torchvisions, X, [BOTH[0].replace("mlp.fc1", "block.0"), BOTH[1].replace("mlp.fc2", "block.2")], ONE),
     "1x1 convolutions": (fm.convolutions, X, [line.removeprefix("mlp.") for line in APART], ONE.removeprefix("layer ")),
-    "after a chain": (
-        lambda: fm.convolutions(nn.Sequential(nn.GroupNorm(2, C), nn.Conv2d(C, C, 1))), X,
+    "after a chain": (lambda: fm.convolutions(nn.Sequential(nn.GroupNorm(2, C), nn.Conv2d(C, C, 1))), X,
         ["more.0: more.1", *(line.removeprefix("mlp.") for line in APART)],
-        "channel_stats; norm conv2d; pointwise_mlp sum gelu",
-    ),
+        "channel_stats; norm conv2d; pointwise_mlp sum gelu"),
     "no scale": (lambda: fm.ConvNext(scale=False), X, [BOTH[0], "mlp.fc2: 1x1 convolution -> sum"], ONE),
     "a norm over the pixels of an image": (lambda: fm.ConvNext(fm.Mlp(between=made(
         lambda _self, x: x * (x.norm(dim=(1, 2), keepdim=True) + 1)))), X, APART, "conv2d gelu; conv2d sum"),
     "layers of no bias": (of(fm.ConvNext, lambda model: setattr(model.mlp.fc2, "bias", None)), X, BOTH, ONE),
     "Meta's norm": (lambda: fm.ConvNext(norm=fm.own_norm()), X, BOTH, ONE),
-    "timm's norm": (
-        lambda: fm.convolutions(fm.FrontNorm(C)), X,
-        ["fc1: more -> 1x1 convolution -> gelu", "fc2: 1x1 convolution -> scale -> sum"], ONE,
-    ),
+    "timm's norm": (lambda: fm.convolutions(fm.FrontNorm(C)), X,
+        ["fc1: more -> 1x1 convolution -> gelu", "fc2: 1x1 convolution -> scale -> sum"], ONE),
     "RMSNorm": (lambda: fm.ConvNext(norm=nn.RMSNorm(C, 1e-5)), X, BOTH, ONE.replace("layer", "rms")),
     "LayerNorm without weights": (lambda: fm.ConvNext(norm=nn.LayerNorm(C, elementwise_affine=False)), X, BOTH, ONE),
     # norms that no kernel computes: eps of a dtype, of rows
@@ -173,15 +153,11 @@ FUSED = {
     "LFM2": (lambda: ShortConv(C, 3), ROWS, [": gated_short_conv"], "BCx gated_conv1d"),
     "Qwen3-Next": (
         lambda: Delta(C, [4, 4, 6], bias=True, before=3), ROWS, [": causal_conv1d_split"], "causal_conv1d_split silu"),
-    "Conformer": (
-        lambda: ConformerModule(C, 5), ROWS,
-        ["batch_norm: is folded into", ": glu_conv1d with BatchNorm and silu"], "conv1d; xG gated_conv1d silu; conv1d",
-    ),
+    "Conformer": (lambda: ConformerModule(C, 5), ROWS,
+        ["batch_norm: is folded into", ": glu_conv1d with BatchNorm and silu"], "conv1d; xG gated_conv1d silu; conv1d"),
     "Wan": (fm.Clip, VIDEO, [UNKNOWN, "norm2: conv1"], "conv3d rms silu; conv3d"),
-    "layer norms of pixels": (
-        lambda: fm.Clip(kind="layer", bias=True), VIDEO, [UNKNOWN, "norm2: conv1"],
-        "conv3d layer silu; conv3d",
-    ),
+    "layer norms of pixels": (lambda: fm.Clip(kind="layer", bias=True), VIDEO, [UNKNOWN, "norm2: conv1"],
+        "conv3d layer silu; conv3d"),
     **{f"LTX, {name}": (lambda norm=norm: fm.Ltx(*norm), shapes, [UNKNOWN, "norm2: conv1.conv", "conv2.conv: sum"], ran)
        for name, norm, shapes, ran in (
            ("without a time", [], VIDEO, AHEAD),
@@ -204,16 +180,12 @@ TRAINED = {
         "conv2d stats; norm relu conv2d stats; norm relu conv2d".replace("2d", f"{rank}d"),
     ) for rank, more in (
         (2, {}), (1, {"momentum": None}), (3, {"track_running_stats": False}), (2, {"affine": False}))},
-    "trained norm with relu": (
-        normed(nn.ReLU(inplace=True)), [STEMS[2]], ["1: relu -> 2; statistics 0"],
-        "conv2d stats; norm relu conv2d",
-    ),
+    "trained norm with relu": (normed(nn.ReLU(inplace=True)), [STEMS[2]], ["1: relu -> 2; statistics 0"],
+        "conv2d stats; norm relu conv2d"),
     "trained Conformer": (
         lambda: ConformerModule(C, 5), ROWS, ["batch_norm: activation -> pointwise_conv2", ": glu_conv1d"],
-        "conv1d; xG gated_conv1d; channel_stats; norm silu conv1d",
-    ),
-    **{f"time, {how}": (
-        lambda how=how, norm=norm, rank=rank: fm.timed(how, NORMS[norm](rank), rank),
+        "conv1d; xG gated_conv1d; channel_stats; norm silu conv1d"),
+    **{f"time, {how}": (lambda how=how, norm=norm, rank=rank: fm.timed(how, NORMS[norm](rank), rank),
         [STEMS[rank], (1 + rank % 2, 2 * C)], [line],
         (TWO if line == ALONE else "conv2d stats; norm silu conv2d").replace("2d", f"{rank}d"),
     ) for how, norm, rank, line in TIMED},
@@ -345,57 +317,41 @@ LEFT = {
     "norm that shrinks": (normed(nn.Softshrink(), training=False), [STEMS[2]], STAYS, TWO),
     "depthwise rows": (
         lambda: fm.chain(conv=nn.Conv1d(C, C, 3, groups=C)), [IMAGES[1]], "0: its convolution is of depthwise rows",
-        "depthwise_conv1d",
-    ),
+        "depthwise_conv1d"),
     "zeros around": (lambda: fm.padded("constant", sides=(1, 1, 1, 1)), X, "norm: is not followed by one convolution"),
     "another reader": (lambda: fm.large(lambda large, y: y + large), X, f": {UNREAD}", "conv2d sum"),
     "returned too": (lambda: fm.large(lambda large, y: (y, large)), X, f": {UNREAD}"),
-    "changed in place": (
-        lambda: made(fm.changed_before, conv=nn.Conv2d(C, C, 3, padding=1)), X,
-        ": what runs between it and its convolution may change the image in place",
-    ),
+    "changed in place": (lambda: made(fm.changed_before, conv=nn.Conv2d(C, C, 3, padding=1)), X,
+        ": what runs between it and its convolution may change the image in place"),
     "pixels around": (lambda: fm.Grown(nn.Conv2d(C, C, 3, padding_mode="circular")), X, ": its convolution pads by"),
     "transposed one": (
         lambda: fm.Grown(nn.ConvTranspose2d(C, C, 3)), X, ": its convolution is transposed, or is none of image", BACK),
     "ours": (lambda: fm.Grown(ours.Conv2d(C, C, 3)), X, ": its convolution is not swapped by this call"),
     "hooks in a layer": (lambda: hooked(fm.ConvNext().eval(), "mlp.act"), X, f"mlp.fc1: {IN_MLP}", ""),
     "hooks of layers": (lambda: hooked(fm.ConvNext().eval(), "mlp"), X, f"mlp.fc2: {IN_MODEL}", "conv2d gelu"),
-    "what layers read is read": (
-        lambda: fm.ConvNext(also=lambda h: h.permute(0, 3, 1, 2)).eval(), X,
-        "mlp.fc1: is not the only one that sees its input", "conv2d sum",
-    ),
+    "what layers read is read": (lambda: fm.ConvNext(also=lambda h: h.permute(0, 3, 1, 2)).eval(), X,
+        "mlp.fc1: is not the only one that sees its input", "conv2d sum"),
     "hardswish layers": (lambda: fm.ConvNext(fm.Mlp(nn.Hardswish())).eval(), X, f"mlp.fc1: {NOTHING}", "conv2d sum"),
-    "layers in a chain": (
-        lambda: fm.convolutions(nn.GroupNorm(2, C)).eval(), X,
+    "layers in a chain": (lambda: fm.convolutions(nn.GroupNorm(2, C)).eval(), X,
         "fc1: is not swapped by this call, or is in a chain with its norm, as its own row says",
-        "channel_stats; norm conv2d gelu; conv2d sum",
-    ),
+        "channel_stats; norm conv2d gelu; conv2d sum"),
     "excitation": (lambda: made(excitation, **EXCITED).eval(), X, f"fc2: {NOTHING}", "conv2d relu; conv2d"),
-    "rows with a forward": (
-        of(conformer, lambda m: setattr(m.glu, "forward", m.glu.forward)), ROWS,
-        ": a module of it has a forward of its own", ROWS_APART,
-    ),
-    "rows without GLU": (
-        of(conformer, lambda m: setattr(m, "glu", nn.Conv1d(2 * C, C, 1))), ROWS,
-        ": what its forward does around the convolution is in no fused call", f"conv1d; {ROWS_APART}",
-    ),
+    "rows with a forward": (of(conformer, lambda m: setattr(m.glu, "forward", m.glu.forward)), ROWS,
+        ": a module of it has a forward of its own", ROWS_APART),
+    "rows without GLU": (of(conformer, lambda m: setattr(m, "glu", nn.Conv1d(2 * C, C, 1))), ROWS,
+        ": what its forward does around the convolution is in no fused call", f"conv1d; {ROWS_APART}"),
     "another norm of pixels": (
         lambda: fm.Clip(kind="another").eval(), VIDEO, "norm2: is a PixelNorm, which is found to compute none of rms",
-        TWO.replace("2d", "3d"),
-    ),
+        TWO.replace("2d", "3d")),
     "videos with hooks": (lambda: hooked(fm.Clip().eval(), "conv1"), VIDEO, f"norm2: {HOOKS}", TWO.replace("2d", "3d")),
     "videos with a forward": (
         of(lambda: fm.Clip().eval(), lambda m: setattr(m.norm2, "forward", m.norm2.forward)), VIDEO,
-        "norm2: a module of it has a forward of its own", TWO.replace("2d", "3d"),
-    ),
+        "norm2: a module of it has a forward of its own", TWO.replace("2d", "3d")),
     "an eps of the dtype": (
         lambda: fm.Ltx(lambda: nn.RMSNorm(C)).eval(), VIDEO, "norm2: is a RMSNorm, which is found to compute none of",
-        "frames conv3d; frames conv3d sum",
-    ),
-    "videos without weight": (
-        of(lambda: fm.Clip().eval(), lambda m: setattr(m, "norm2", fm.PixelNorm(1))), VIDEO,
-        f"norm2: has no weight of the convolution's {C} channels", TWO.replace("2d", "3d"),
-    ),
+        "frames conv3d; frames conv3d sum"),
+    "videos without weight": (of(lambda: fm.Clip().eval(), lambda m: setattr(m, "norm2", fm.PixelNorm(1))), VIDEO,
+        f"norm2: has no weight of the convolution's {C} channels", TWO.replace("2d", "3d")),
 }  # fmt: skip
 
 

@@ -44,18 +44,15 @@ PLANS = {
         fm.decoder, GROWN, {"before": "conv2d", "grow.conv": "up conv2d stats", "after": "norm silu conv2d sum"}, {}),
     "polyphase": (
         fm.decoder, GROWN, {"before": "conv2d", "grow.conv": "conv_transpose2d stats", "after": "norm silu conv2d sum"},
-        {"polyphase": True},
-    ),
+        {"polyphase": True}),
     "layers": (fm.ConvNext, X, {"mlp.fc2": "layer pointwise_mlp sum gelu"}, {"advice": True}),
     "trained layers": (fm.ConvNext, X, {"mlp.fc1": "conv2d gelu", "mlp.fc2": "conv2d sum"}, {"training": True}),
     "1x1 convolutions": (fm.convolutions, X, {"fc2": "pointwise_mlp sum gelu"}, {}),
     "LFM2": (lambda: ShortConv(C, 3), ROWS, {"": "BCx causal_conv1d_split"}, {}),
     "Qwen3-Next": (lambda: Delta(C, [4, 4, 6]), ROWS, {"": "causal_conv1d_split silu"}, {}),
     "Mamba2": (lambda: Delta(C, [4, 6], before=3), ROWS, {"": "causal_conv1d_split silu"}, {}),
-    "Conformer": (
-        lambda: ConformerModule(C, 5), ROWS,
-        {"pointwise_conv1": "conv2d", "activation": "xG depthwise_conv1d silu", "pointwise_conv2": "conv2d"}, {},
-    ),
+    "Conformer": (lambda: ConformerModule(C, 5), ROWS,
+        {"pointwise_conv1": "conv2d", "activation": "xG depthwise_conv1d silu", "pointwise_conv2": "conv2d"}, {}),
 }  # fmt: skip
 
 

@@ -42,10 +42,8 @@ BLOCKS = {
     "HunyuanVideo 1.5": (
         "autoencoders.autoencoder_kl_hunyuanvideo15", "HunyuanVideo15ResnetBlock", _BLOCK, _VIDEO, 1, 2, 0),
     "LTX": ("autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d", _BLOCK, _VIDEO, 1, 2, 0),
-    "LTX with a time": (
-        "autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d", _CONDITIONED, _LATE, 1, 2, 0),
-    "LTX with weights": (
-        "autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d",
+    "LTX with a time": ("autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d", _CONDITIONED, _LATE, 1, 2, 0),
+    "LTX with weights": ("autoencoders.autoencoder_kl_ltx", "LTXVideoResnetBlock3d",
         {**_CONDITIONED, "elementwise_affine": True}, _LATE, 1, 2, 0),
     "LTX 2": ("autoencoders.autoencoder_kl_ltx2", "LTX2VideoResnetBlock3d", _CONDITIONED, _LATE, 1, 2, 0),
 }  # fmt: skip

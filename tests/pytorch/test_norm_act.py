@@ -51,10 +51,8 @@ KINDS = {
     "group": ("GroupNorm", lambda channels: (3, channels), {"num_groups": 3}),
     "batch": ("BatchNorm", lambda channels: (channels,), {}),
     "cumulative": ("BatchNorm", lambda channels: (channels, 1e-3, None), {"momentum": None, "eps": 1e-3}),
-    "untracked": (
-        "BatchNorm", lambda channels: (channels, 1e-5, 0.1, False, False),
-        {"track_running_stats": False, "affine": False},
-    ),
+    "untracked": ("BatchNorm", lambda channels: (channels, 1e-5, 0.1, False, False),
+        {"track_running_stats": False, "affine": False}),
     "instance": ("InstanceNorm", lambda channels: (channels, 1e-5, 0.1, True), {}),
 }  # fmt: skip
 

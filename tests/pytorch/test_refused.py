@@ -49,14 +49,11 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
     ({"bias": B.double(), "activation": "x"}, DtypeError,
      r"conv2d cannot run this call; 2 reasons\n.*bias.dtype.*\n.*activation='x'"),
     ({"groups": 0, "layer": "encoder.stem"}, GeometryError, "^encoder.stem: groups=0: must be at least 1"),
-    *(
-        ({name: X}, ValueError, rf"{name}=Tensor \(2, 6, 9, 11\) torch.float32: ")
-        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite")
-    ),
+    *(({name: X}, ValueError, rf"{name}=Tensor \(2, 6, 9, 11\) torch.float32: ")
+        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite")),
     *(  # comparing one to a word raises
         ({name: X.numpy()}, ValueError, rf"{name}=ndarray \(2, 6, 9, 11\) float32: ")
-        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite")
-    ),
+        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite")),
 ])  # fmt: skip
 X2, W2 = integers(2, 6, 5, 4), integers(6, 4, 3, 2)
 refused(conv_transpose2d, {"input": X2, "weight": W2}, [

@@ -152,8 +152,7 @@ CHANGED = {
     "states": (
         lambda x, w: torch.cat([F.conv1d(F.pad(x[..., 0], (2, 0)), w[:, :1, 0], groups=4), x[:, :, -2:, 0]], 2).mul(2),
         lambda x, w: torch.cat([one.mul_(2) for one in pytorch.causal_conv1d_fn(
-            x[..., 0], w[:, 0, 0], return_final_states=True)], 2),
-    ),
+            x[..., 0], w[:, 0, 0], return_final_states=True)], 2)),
     "frames": (lambda x, w: F.conv3d(torch.stack([2 * x, x], 2), w[:, :, None]).mul_(2),
      lambda x, w: pytorch.conv3d(x[:, :, None], w[:, :, None], initial_frames=2 * x[:, :, None]).mul_(2)),
 }  # fmt: skip
@@ -307,18 +306,14 @@ TRACED = {
     "transposed rows": (lambda of: of.ConvTranspose1d(4, 4, 3, stride=2), (2, 4, 8)),
     "transposed images": (lambda of: of.ConvTranspose2d(4, 4, 3, stride=2, output_padding=1), (2, 4, 8, 6)),
     "transposed volumes": (lambda of: of.ConvTranspose3d(4, 4, 3, padding=1), (2, 4, 4, 3, 5)),
-    "to a size": (
-        lambda of: made(
-            lambda m, x: m.conv(x, output_size=[2 * x.shape[2] + 1, 2 * x.shape[3] + 2]),
-            conv=of.ConvTranspose2d(4, 4, 3, stride=2),
-        ),
-        (2, 4, 8, 6),
-    ),
+    "to a size": (lambda of: made(lambda m, x: m.conv(x, output_size=[2 * x.shape[2] + 1, 2 * x.shape[3] + 2]),
+            conv=of.ConvTranspose2d(4, 4, 3, stride=2)),
+        (2, 4, 8, 6)),
     "same rows": (lambda of: of.Conv1d(4, 4, 3, padding="same", groups=4), (2, 4, 8)),
     "same images": (lambda of: of.Conv2d(4, 4, (3, 4), padding="same", dilation=2), (2, 4, 8, 6)),
     "one image": (lambda of: of.Conv2d(4, 4, 3, stride=2, padding=1), (4, 8, 6)),
     "causal rows": (lambda of: getattr(of, "CausalConv1d", Causal)(4, 6, 3, dilation=2), (2, 4, 8)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")

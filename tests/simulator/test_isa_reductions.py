@@ -124,38 +124,28 @@ CHAINS = {
     "from a number": (
         [lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, None, reduce_cmd=CMD.load_reduce, reduce_init=5.0),
          lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, r, reduce_cmd=CMD.reduce, reduce_res_negate=True)],
-        -11,
-    ),
+        -11),
     "from a column": (
         [lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.multiply, r, reduce_cmd=CMD.load_reduce, reduce_init=put(row(4)))],
-        8,
-    ),
+        8),
     "a reset forgets": ([lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, r)] * 2, 3),
-    "Vector's are shared": (
-        [lambda d, r, x: tsr(d, x, nl.multiply, 2.0, nl.maximum),
+    "Vector's are shared": ([lambda d, r, x: tsr(d, x, nl.multiply, 2.0, nl.maximum),
          lambda d, r, x: nisa.select_reduce(d, put(np.ones((1, 2), np.uint8)), x, 0.0, r, CMD.reduce)],
-        4,
-    ),
+        4),
     "Scalar's and Vector's are apart": (
         [lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reset_reduce),
          lambda d, r, x: tsr(d, x, nl.multiply, 10.0, nl.add),
          lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reduce, reduce_res=r)],
-        6,
-    ),
-    "activations": (
-        [
-            lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reset),
+        6),
+    "activations": ([lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reset),
             lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reduce, reduce_op=nl.add),
             lambda d, r, x: act(d, nl.copy, x, reduce_cmd=CMD.idle),
-            lambda d, r, x: act(d, nl.abs, x, 1.0, 2.0, reduce_cmd=CMD.reduce, reduce_res=r, reduce_op=nl.add),
-        ],
-        5 + 8,
-    ),
+            lambda d, r, x: act(d, nl.abs, x, 1.0, 2.0, reduce_cmd=CMD.reduce, reduce_res=r, reduce_op=nl.add)],
+        5 + 8),
     "a result that is read alone": (
         [lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reset_reduce, reduce_op=nl.add),
          lambda d, r, x: act(d, nl.copy, x, reduce_res=r)],
-        5,
-    ),
+        5),
 }  # fmt: skip
 
 

@@ -50,8 +50,7 @@ def packets(queue: int, size: int, first: int, done: int) -> list[dict[str, Any]
         rows += [
             {
                 "dma_queue": str(queue), "dma_engine": str(64 + engine), "timestamp": T0 + time, "duration": duration,
-                "transfer_size": bytes_, "queue_type": "hardware_dynamic", "subgraph": "sg00",
-            }
+                "transfer_size": bytes_, "queue_type": "hardware_dynamic", "subgraph": "sg00"}
             for time, duration, bytes_ in times
         ]  # fmt: skip
     return rows
@@ -72,28 +71,20 @@ COPY = "src=fp32@0x2000000[1,1,1,1][512,1,1,1] dst=fp32@0x4000[1,1,1,1][512,1,1,
 def tiny() -> dict[str, Any]:
     """A load, two matmuls, a copy that waits for the second, and a store of its result."""
     return {
-        "instruction": [
-            instruction(40, "Tensor", "NOP", "S[2]>=9", -500, 10) | {"bir_instruction_name": ""},
+        "instruction": [instruction(40, "Tensor", "NOP", "S[2]>=9", -500, 10) | {"bir_instruction_name": ""},
             instruction(13, "TensorMatrix", "MATMUL", f"S[{TENSOR}] (Tensor)++@complete {MOVING}", 2_700, 633),
             instruction(12, "Tensor", "LDWEIGHTS", WEIGHTS, 2_272, 146),
             instruction(11, "TensorMatrix", "MATMUL", f"S[{TENSOR}] (Tensor)++@complete {MOVING}", 2_270, 614),
             instruction(10, "Tensor", "LDWEIGHTS", f"S[{LOAD}] (qSyncDynamicHW)>=16 {WEIGHTS}", 2_240, 100),
             instruction(
-                20, "Scalar", "COPY", f"S[{TENSOR}] (Tensor)>=2 S[{SCALAR}] (Scalar)++@complete {COPY}", 3_370, 600
-            ),
+                20, "Scalar", "COPY", f"S[{TENSOR}] (Tensor)>=2 S[{SCALAR}] (Scalar)++@complete {COPY}", 3_370, 600),
             dma(21, "Scalar", f"S[{SCALAR}] (Scalar)>=1", STORE_ISSUE, load=False, element=2048),
-            dma(30, "Sync", "", 0, load=True, element=512),
-        ],
+            dma(30, "Sync", "", 0, load=True, element=512)],
         "dma": packets(0, 512, 1_400, LOAD_DONE) + packets(1, 2048, STORE_ISSUE + 1_200, STORE_DONE),
-        "dma_queues_info": [
-            {"q_name": "qSyncDynamicHW", "q_idx": 0, "subgraph": "sg00"},
-            {"q_name": "qScalarDynamicHW", "q_idx": 1, "subgraph": "sg00"},
-        ],
-        "semaphore_update": [
-            *semaphore(LOAD, *range(2_198 - 15, 2_198 + 1)),
-            *semaphore(TENSOR, 2_899, 3_348),
-            *semaphore(SCALAR, 3_980),
-        ],
+        "dma_queues_info": [{"q_name": "qSyncDynamicHW", "q_idx": 0, "subgraph": "sg00"},
+            {"q_name": "qScalarDynamicHW", "q_idx": 1, "subgraph": "sg00"}],
+        "semaphore_update": [*semaphore(LOAD, *range(2_198 - 15, 2_198 + 1)), *semaphore(TENSOR, 2_899, 3_348),
+            *semaphore(SCALAR, 3_980)],
         "ham": [],
     }  # fmt: skip
 

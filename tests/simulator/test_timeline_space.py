@@ -166,22 +166,17 @@ STREAMS = {
     # 206.7 by the line, not enough: the other 793.3 take 1586.7
     "starts at half rate, and a line changes nothing": ([(3000, 1000, 3413.33 + 1586.67)], [(0, False)]),
     # 1706.7 are done by the line at 3413.3, the other 1706.7 take as long as they say
-    "is released after the first busy window": (
-        [(0, 2 * 1706.67, 3413.33 + 1706.67)], [(0, False), (3413.33, True)],
-    ),
+    "is released after the first busy window": ([(0, 2 * 1706.67, 3413.33 + 1706.67)], [(0, False), (3413.33, True)]),
     # ten idle windows; busy from the middle of the eleventh: it does 853 by its end, less than 1271.5, so half rate
     # goes on through the twelfth, whose end is at 12 windows
     "the grid runs on through idle time": (
-        [(10.5 * WINDOW, 4000, 12 * WINDOW + 4000 - 0.25 * WINDOW - 0.5 * WINDOW)], [(0, False), (12 * WINDOW, True)],
-    ),
+        [(10.5 * WINDOW, 4000, 12 * WINDOW + 4000 - 0.25 * WINDOW - 0.5 * WINDOW)], [(0, False), (12 * WINDOW, True)]),
     # 413.3 ns at half rate do 206.7 of 1000; 1606.7 in this window release the next: 793.3 more at full rate
     "a stream across a line takes piecewise time": (
-        [(0, 1400, 2800), (3000, 1000, 3413.33 + 793.33)], [(0, False), (3413.33, True)],
-    ),
+        [(0, 1400, 2800), (3000, 1000, 3413.33 + 793.33)], [(0, False), (3413.33, True)]),
     # at full rate from 3413.3; idle until 6726.7, so that only 100 are done by the line at 6826.7; then half rate
     "a stream may lose its rate on the way": (
-        [(0, 1700, 3400), (6726.67, 500, 6826.67 + 800)], [(0, False), (3413.33, True), (6826.67, False)],
-    ),
+        [(0, 1700, 3400), (6726.67, 500, 6826.67 + 800)], [(0, False), (3413.33, True), (6826.67, False)]),
 }  # fmt: skip
 
 
