@@ -176,7 +176,7 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A norm's class whose result is pending where a chain can take it."""
 
     def forward(self: Any, input: Any) -> Any:
-        shifted = isinstance(input, Shifted) and input.tensor is None
+        shifted = isinstance(input, Shifted) and input.is_open()
         x = input.y if shifted else tensor_of(input)
         plain = (
             not isinstance(x, Tensor)  # also where torch.fx traces
@@ -212,11 +212,11 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         images = len(self.kernel_size) + 2
         if args or named:
             return kind.forward(self, tensor_of(input), *args, **named)
-        if isinstance(input, Normed) and input.tensor is None and input.x.dim() == images and _fits(self, input):
+        if isinstance(input, Normed) and input.is_open() and input.x.dim() == images and _fits(self, input):
             return _handed_on(self, input.input(), input)
-        if isinstance(input, Upsampled) and input.tensor is None and images == 4 and not self.transposed:
+        if isinstance(input, Upsampled) and input.is_open() and images == 4 and not self.transposed:
             return _handed_on(self, input.input(), None, 2)
-        if isinstance(input, Joined) and input.tensor is None and not ends_of(self).statistics:
+        if isinstance(input, Joined) and input.is_open() and not ends_of(self).statistics:
             x, frames = input.parts()
             return _handed_on(self, x, None, frames=frames)
         input = tensor_of(input)

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 from ...activations import ACTIVATIONS
 from ...errors import UnsupportedError, refuse
 from ..computers.host import activate
+from .moment import Moment, read_by_functions
 
 #: nkiconv's names of torch's functions; where one is several, by its options besides the tensor.
 _NAMES: dict[Any, str] = {
@@ -44,17 +45,19 @@ class Pending:
     """A tensor that is computed on its first use (`value`); from then on this stands for that tensor.
 
     tensor: the tensor, once it is computed; activation: that its call ends with; x: of which it is; reads: tensors of
-    which it is, and how often each had been changed in place.
+    which it is, and how often each had been changed in place; moment: torch's modes then.
     """
 
     tensor: Tensor | None = None
     activation: str | None = None
     x: Tensor
     reads: tuple[tuple[Tensor, int | None], ...] = ()
+    moment: Moment
 
     def keep(self, *tensors: Tensor) -> None:
-        """Note the tensors of which this is as they are now."""
+        """Note the tensors of which this is, and torch's modes, as they are now."""
         self.reads = tuple((one, version_of(one)) for one in tensors)
+        self.moment = Moment.of(tensors[0])
 
     def check(self) -> None:
         """Raise UnsupportedError if one of them was changed in place since."""
@@ -73,8 +76,13 @@ class Pending:
     def value(self) -> Tensor:
         """The tensor."""
         if self.tensor is None:
-            self.tensor = self.compute()
+            with self.moment.again():
+                self.tensor = self.compute()
         return self.tensor
+
+    def is_open(self) -> bool:
+        """Whether a step can still be taken without the tensor: it is not computed, and torch's modes are the same."""
+        return self.tensor is None and self.moment.is_now()
 
     def compute(self) -> Tensor:
         """The tensor, as the modules' own forwards give it."""
@@ -99,7 +107,7 @@ class Pending:
         """Run a function of torch."""
         named = kwargs or {}
         at = next((i for i, one in enumerate(args) if isinstance(one, Pending)), -1)
-        if at >= 0 and args[at].tensor is None and (at == 0 or func in (*SUMS, *PRODUCTS)):
+        if at >= 0 and args[at].is_open() and (at == 0 or func in (*SUMS, *PRODUCTS)):
             found = args[at].step(func, (*args[:at], *args[at + 1 :]), named)
             if found is not None:
                 return found
@@ -112,14 +120,14 @@ class Pending:
         return getattr(self.value(), name)
 
     def __add__(self, other: Any) -> Any:
-        found = self.step(torch.add, (other,), {}) if self.tensor is None else None
+        found = self.step(torch.add, (other,), {}) if self.is_open() else None
         return self.value() + tensor_of(other) if found is None else found
 
     def __radd__(self, other: Any) -> Any:
         return self + other
 
     def __mul__(self, other: Any) -> Any:
-        found = self.step(torch.mul, (other,), {}) if self.tensor is None else None
+        found = self.step(torch.mul, (other,), {}) if self.is_open() else None
         return self.value() * tensor_of(other) if found is None else found
 
     def __rmul__(self, other: Any) -> Any:
@@ -144,14 +152,20 @@ def tensor_of(one: Any) -> Any:
 
 
 def _through(name: str) -> Callable[..., Any]:
-    def method(self: Pending, *args: Any) -> Any:
-        return getattr(self.value(), name)(*map(tensor_of, args))
+    def method(self: Pending, *args: Any, **named: Any) -> Any:
+        return getattr(self.value(), name)(*map(tensor_of, args), **named)
 
     return method
 
 
-for _name in ("sub", "rsub", "truediv", "rtruediv", "pow", "matmul", "neg", "getitem", "len", "iter"):
+for _name in (
+    *("sub", "rsub", "isub", "imul", "truediv", "rtruediv", "itruediv", "floordiv", "rfloordiv", "mod", "rmod"),
+    *("pow", "rpow", "matmul", "rmatmul", "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"),
+    *("and", "rand", "or", "ror", "xor", "rxor", "getitem", "setitem", "contains", "reversed", "len", "iter"),
+    *("bool", "float", "int", "complex", "index", "format", "array", "deepcopy"),
+):
     setattr(Pending, f"__{_name}__", _through(f"__{_name}__"))
+read_by_functions(tensor_of)
 
 
 class Padding(NamedTuple):
@@ -354,11 +368,7 @@ class Upsampled(Pending):
 
     def type_as(self, other: Any) -> Any:
         """The same in another's dtype."""
-        return (
-            self.value().type_as(other)
-            if self.tensor is not None
-            else handed_on(Upsampled, self.input().type_as(other))
-        )
+        return self.value().type_as(other) if not self.is_open() else handed_on(Upsampled, self.input().type_as(other))
 
 
 class Joined(Pending):

@@ -141,7 +141,7 @@ def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A norm's class that notes itself on the `Summed` of its convolution."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
-        takes = isinstance(input, Summed) and input.tensor is None and input.norm is None and not (args or named)
+        takes = isinstance(input, Summed) and input.is_open() and input.norm is None and not (args or named)
         takes = takes and (input.channels, input.last) == vars(self)[SEEN][1:] and not is_hooked(self)
         takes = takes and affine(self, input.channels) is not None
         return input.normed(self) if takes else kind.forward(self, tensor_of(input), *args, **named)
@@ -177,7 +177,7 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
 def _given(one: Any) -> Any:
     """An argument: a video behind copies of its first plane as it is, a tensor in the place of other pending ones."""
-    return one if isinstance(one, Joined) and one.tensor is None else tensor_of(one)
+    return one if isinstance(one, Joined) and one.is_open() else tensor_of(one)
 
 
 def _called(convolution: Any, args: tuple[Any, ...], named: dict[str, Any], summed: Summed) -> Tensor | None:

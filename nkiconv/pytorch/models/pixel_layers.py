@@ -115,7 +115,7 @@ class Pixels(Pending):
 
     def can_be_before(self, layer: torch.nn.Module) -> bool:
         """Whether a layer that comes after this one can be in its call."""
-        return self.tensor is None and self.before is None and self.scale is None and self.front == is_pointwise(layer)
+        return self.is_open() and self.before is None and self.scale is None and self.front == is_pointwise(layer)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """An activation, a dropout that drops nothing, the permutation, a scale, a sum with a tensor of its shape."""
@@ -157,7 +157,7 @@ class Pixels(Pending):
         return self * other
 
     def _stepped(self, function: Any, *args: Any) -> Any:
-        found = self.step(function, args, {}) if self.tensor is None else None
+        found = self.step(function, args, {}) if self.is_open() else None
         if found is not None:
             return found
         return getattr(self.value(), function.__name__)(*map(tensor_of, args))
@@ -200,7 +200,7 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         if is_pointwise(self) and others and not isinstance(input, (Pixels, NormedPixels)):
             return kind.forward(self, input, *args, **named)
         norm = input if isinstance(input, NormedPixels) and input.front == is_pointwise(self) else None
-        norm = None if norm is None or norm.tensor is not None else norm
+        norm = None if norm is None or not norm.is_open() else norm
         input = tensor_of(input) if norm is None else norm.x
         plain = (
             not isinstance(input, Tensor)  # also where torch.fx traces

@@ -176,12 +176,13 @@ class _Causal(_Rows):
     def __getitem__(self, at: Any) -> Any:
         last = at[-1] if isinstance(at, tuple) and len(at) == 3 else None
         whole = slice(None), slice(None), slice(-self.shape[2], None)
-        return self if last is not None and at == whole else self.value()[at]
+        return self if last is not None and at == whole and self.is_open() else self.value()[at]
 
     def transpose(self, one: int, other: int) -> Any:
         """With tokens first, still pending."""
         axes = {one % 3, other % 3}
-        return _Tokens(self) if axes == {1, 2} and self.places is None else self.value().transpose(one, other)
+        pends = axes == {1, 2} and self.places is None and self.is_open()
+        return _Tokens(self) if pends else self.value().transpose(one, other)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The product with the third chunk; tokens first."""
@@ -221,7 +222,8 @@ class _Tokens(_Rows):
 
     def split(self, sizes: Any, dim: int = 0) -> Any:
         """Parts [N, L, size] by one call, where channels are split."""
-        if not isinstance(sizes, (tuple, list)) or dim % 3 != 2 or sum(sizes) != self.shape[2]:
+        fits = isinstance(sizes, (tuple, list)) and dim % 3 == 2 and sum(sizes) == self.shape[2]
+        if not (fits and self.is_open()):
             return self.value().split(sizes, dim)  # type: ignore[no-untyped-call]
         x, given = self.input(), self.rows.given
         layout, rows = _stored(x)
@@ -273,7 +275,8 @@ class Fusing(TorchFunctionMode):
     def chunk_of(self, one: Any) -> tuple[Tensor, int] | None:
         """(a tensor, which of its three chunks of channels this is)."""
         found = (own for own in self._chunks if own[0] is one and version_of(own[1]) == own[3])
-        return next(((x, place) for _, x, place, _ in found), None)
+        # without gradients a chunk has none, whatever it is of
+        return next(((x, place) for _, x, place, _ in found if x.requires_grad == one.requires_grad), None)
 
     def _glu(self, input: Any, dim: int = -1) -> _Glu | None:
         takes = isinstance(input, Tensor) and input.dim() == 3 and dim % 3 == 1 and input.shape[1] % 2 == 0
@@ -312,8 +315,9 @@ class Fusing(TorchFunctionMode):
     def _product_of(self, x: Any) -> _Product | None:
         """The product that a tensor is or stands for; None for other tensors."""
         if isinstance(x, _Product):
-            return x
-        return next((own for tensor, own, version in self._products if tensor is x and version_of(x) == version), None)
+            return x if x.is_open() else None
+        found = (own for tensor, own, version in self._products if tensor is x and version_of(x) == version)
+        return next((own for own in found if own.moment.is_now()), None)
 
 
 @define
@@ -344,7 +348,7 @@ def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A depthwise convolution's class that takes a pending GLU and returns a Pending."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
-        fits = isinstance(input, _Glu) and input.tensor is None and input.dtype == self.weight.dtype
+        fits = isinstance(input, _Glu) and input.is_open() and input.dtype == self.weight.dtype
         if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
             found = _GluConvolved(input.mode, input.input(), self)
             return found if self.activation is None else found.activated(self.activation)

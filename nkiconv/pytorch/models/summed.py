@@ -56,7 +56,7 @@ class Summed(Modulated):
     def movedim(self, source: Any, destination: Any) -> Any:
         """This with channels as the last axis, or again as the second; of the tensor for other axes."""
         back = (source, destination) == ((-1, 1) if self.last else (1, -1))
-        if self.tensor is not None or not back:
+        if not (back and self.is_open()):
             return self.value().movedim(source, destination)
         found = copy.copy(self)
         found.last = not self.last
