@@ -237,6 +237,18 @@ def test_the_clock_overrules_cost_models():
     assert both_cores_us(launch_of(problem, found.algorithm, found.config)) < 0.95 * times[0]
 
 
+def test_long_rows_wait_for_the_rest_of_a_tile():
+    """One load after a few narrow pieces: with channels shared among cores a tile of 8,192 columns takes a third
+    longer than two of half as many, though engines have as much to do."""
+    problem = ConvProblem(N=1, C=240, W=8192, S=4, groups=240, padding=((0, 0), (3, 0)))
+    found = chosen(Request(problem=problem))
+    given = dict(found.config)
+    channels = tuple({**given, "shard": "channels"}.items())
+    assert (found.algorithm, given["shard"]) == ("mixed", "columns")
+    times = [both_cores_us(launch_of(problem, "mixed", config)) for config in (found.config, channels)]
+    assert times[1] > 1.25 * times[0]
+
+
 def test_the_planners_own_process_chooses_alike():
     """It answers where AWS's NKI runs the kernels."""
     request = Request(problem=cases.get("mobilenet_dw").problem)
