@@ -25,7 +25,7 @@ from .blocks import (
     taps_beside,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS, spacing_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
@@ -164,7 +164,7 @@ class BlocksBound:
         )
         y_size = np.minimum(rows.out, tile[0]), np.minimum(columns.out, tile[1])
         spacing = [
-            np.where(t[name] == 1, axis.dilation, np.gcd(axis.stride, axis.dilation))
+            np.where(t[name] == 1, spacing_of(axis, 1, axis.taps), spacing_of(axis, P_MAX, axis.taps))
             for name, axis in (("rows", rows), ("columns", columns))
         ]
         places = ceil(t["h"], spacing[0]) * ceil(t["w"], spacing[1]), t["rows"] * t["columns"]

@@ -244,7 +244,7 @@ def side_of(
         firsts, count = [region.p if at == 1 else region.q for region in own], own[0].counts[at]
         step, window, size, spacing = extent, extent, axis.out, 1
         if t >= 0:
-            spacing = axis.dilation if extent == 1 else math.gcd(axis.stride, axis.dilation)
+            spacing = spacing_of(axis, extent, taps[1])
             found, size = [_windows_of(axis, (first, extent), taps) for first in firsts], axis.size
             firsts, (_, step, window) = [first for first, *_ in found], found[0]
         frame = 0, (count - 1) * step + window
@@ -258,6 +258,13 @@ def side_of(
     corners = tuple((plane, *place) for (count, plane), *place in zip(seen, *places, strict=True) if count > 0)
     strides, apart = (geometry.y_strides, 1) if t < 0 else (geometry.x_strides, geometry.planes.stride)
     return Side(t, strides, *chunk, corners, own[0].counts[0], apart, *spans)
+
+
+def spacing_of(axis: Axis, extent: int, taps: int) -> int:
+    """The distance of elements of a window of `extent` outputs that some of neighbouring taps see."""
+    if 1 in (extent, taps):
+        return axis.dilation if extent == 1 else axis.stride
+    return math.gcd(axis.stride, axis.dilation)
 
 
 def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> list[Side]:

@@ -2,6 +2,7 @@
 settings, exact against torch in float64.
 """
 
+import itertools
 import re
 
 import hypothesis
@@ -116,6 +117,20 @@ def test_long_sums_lose_little(monkeypatch, chain, lost):
         additions = PARTITIONS + chain + gy.size // (PARTITIONS * chain) + 1
         assert abs(truth - found) <= error_bound(gy.size, total, total, "fp32", additions)
         assert error_bound(gy.size, total, total, "fp32", additions) < error_bound(gy.size, total, total, "fp32")
+
+
+def test_transposes_of_later_tiles_are_between_matmuls():
+    """Few at once, as their evacuations take longer than they do: all 35 of a tile at once took a fifth longer."""
+    problem = nkiconv.ConvProblem(N=6, C=384, K=512, H=48, W=48, S=1, stride=(2, 2)).toward("wgrad")
+    request = Request(problem=problem)
+    operation, config = operation_for(request), (("rows", 1), ("columns", 5), ("outputs", 4), ("pixels", 2))
+    config += (("buffers", 2), ("channels", 384), ("inputs", 1), ("split", 0))
+    args, kwargs = operation.launch(request, "blocks", config)
+    program = execute(operation.kernel[1], args, kwargs, trace_only=True).programs[0]
+    ops = [one.op for one in program.instructions if one.engine == "tensor"]
+    runs = [len(list(run)) for op, run in itertools.groupby(ops) if op == "nc_transpose"]
+    assert sum(runs) == 6 * 35
+    assert max(runs[-20:]) <= 10
 
 
 #: (N, C, K, D, H, T, R) of volumes, whose first and last planes see fewer planes of x, and of images.
