@@ -16,6 +16,10 @@ so that one matmul computes B rows, U outputs and D columns of taps. B > 1 costs
 rows apart (G = B), and loads rows B / G times if they overlap; D > 1 loads x D times. V > 1 makes longer runs of y: its
 rows are stored side by side from one partition.
 
+Channels that would leave many partitions idle are split: `rest` of them have an X of their own, with the B and D of the
+fewest products, for the same outputs. Their matmuls add to the same sums: 65 channels are 64 with B = 2, and one, whose
+whole window of rows and columns takes 12 partitions.
+
 Depthwise problems (groups = C = K) have M tiles of A channels, each with its own x, and block-diagonal F. Whole columns
 of x are on the partitions (B = H, top = 0, one block) and whole columns of y in the array's columns (U = P):
 
@@ -33,9 +37,10 @@ from functools import lru_cache
 from typing import Any
 
 from .block_schedule import Resident, RowTile, Schedule
-from .cuts import axis_elements, num_plane_parts
+from .cuts import axis_elements, num_plane_parts, window_of
 from .geometry import Axis, Geometry, valid_range
 from .options import (
+    PROLOGUE_ARGUMENTS,
     Options,
     no_prologue,
     no_statistics,
@@ -98,6 +103,7 @@ class StackedSettings(Settings):
     beside: int = count("rows of y that follow each other on a partition (V)", 1, MOST)
     apart: int = count("rows of x from one block of rows to the next (G)", 1, MOST)
     blocks: int = count("blocks of an output tile, at most", 1, MOST, default=MOST, near=(half, less))
+    rest: int = count("channels with an X of their own", 0, P_MAX, default=0)
     filters: str = choice("how filters reach their places: straight by DMA, apart by transposes", WAYS)
     warmup: int = warm_up(10)
     late_warmup: int = count(
@@ -155,6 +161,8 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         )
     if geometry.packed > 0:
         return "filter_ref is packed: stacked takes plain filters; use implicit_gemm, or pass [K, C, R, S]"
+    if setting(config, "rest", 0) and options.prologue.asked:
+        return f"config rest={setting(config, 'rest', 0)}: a second X has no prologue ({PROLOGUE_ARGUMENTS}); use 0"
     if geometry.C > P_MAX and not depthwise:
         return f"C={geometry.C}: stacked takes at most {P_MAX} channels; use implicit_gemm"
     if depthwise:
@@ -182,10 +190,13 @@ def sizes_reason(geometry: Geometry, settings: StackedSettings | DepthwiseSettin
         few = settings.channels <= A
         return "" if few else f"config channels={settings.channels}: at most {A} of {rows.size} rows; use fewer"
     B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
-    if U * V * rows.stride % G != 0 or B * D * geometry.C > P_MAX:
+    if settings.rest >= geometry.C:
+        return f"config rest={settings.rest}, C={geometry.C}: must be less"
+    if U * V * rows.stride % G != 0 or B * D * (geometry.C - settings.rest) > P_MAX:
         return (
-            f"config rows={B} shifts={D} outputs={U}, C={geometry.C}: rows * shifts * C must be at most {P_MAX}, and "
-            f"rows (or apart={G}, where it is given) divide outputs * beside * stride"
+            f"config rows={B} shifts={D} outputs={U}, C={geometry.C}: rows * shifts * C must be at most {P_MAX}, "
+            f"without the rest={settings.rest}, and rows (or apart={G}, where it is given) divide outputs * beside * "
+            f"stride"
         )
     if D > columns.taps:
         return f"config shifts={D}: at most {columns.taps} shifts, as the filter has columns of taps"
@@ -250,7 +261,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
     B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
     m_tiles = tuple(cut(geometry.K, P_MAX // U))
     made = Stack(
-        geometry=geometry,
+        geometry=replace(geometry, C=geometry.C - settings.rest),
         B=B,
         D=D,
         U=U,
@@ -265,7 +276,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
         ring=2,
     )
     height = max(made.phases) + (U - 1) * V * rows.stride + made.num_taps * B
-    padded = planes.taps * geometry.C * height * columns.taps * item
+    padded = planes.taps * made.geometry.C * height * columns.taps * item
     filters = len(m_tiles) * made.kn * made.num_filters * U * item
     y_bytes = Y_BYTES // 2 if options.residual else Y_BYTES
     made = _with_row_parts(made, y_bytes, options)
@@ -287,7 +298,32 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
         while images > 1 and axis_elements(planes, images) * row_bytes * made.block_rows(blocks) > X_BYTES:
             images -= 1
     ring = max(2, min(RING, RING_BYTES // (axis_elements(planes, images) * row_bytes * made.block_rows(blocks))))
-    return replace(made, images=images, blocks=min(blocks, settings.blocks), ring=ring)
+    made = replace(made, images=images, blocks=min(blocks, settings.blocks), ring=ring)
+    return replace(made, rest=_rest_of(geometry, made, settings.rest)) if settings.rest else made
+
+
+def _rest_of(geometry: Geometry, made: Stack, count: int) -> Stack:
+    """The Stack of the last `count` channels."""
+    B, D, G = rest_sizes(geometry.rows, geometry.columns, count, made.U, made.V)
+    whole = made.whole if D == 1 else -1
+    return replace(made, geometry=replace(geometry, C=count), B=B, D=D, G=G, whole=whole, c0=geometry.C - count)
+
+
+@lru_cache(maxsize=1024)
+def rest_sizes(rows: Axis, columns: Axis, count: int, U: int, V: int) -> tuple[int, int, int]:
+    """(B, D, G) of so many channels with the fewest products for outputs U and V; of these the fewest partitions."""
+    span, tried = U * V * rows.stride, []
+    for D in {div_ceil(columns.taps, groups) for groups in range(1, columns.taps + 1)}:
+        most, window = P_MAX // (count * D), window_of(rows, U * V)
+        tried += [(B, D, B) for B in range(1, most + 1) if span % B == 0]
+        tried += [(window, D, span)] if window <= most else []
+
+    return min(tried, key=lambda one: (products_of(rows, columns, one[0], one[1], U, V, one[2]), one[0] * one[1]))
+
+
+def products_of(rows: Axis, columns: Axis, B: int, D: int, U: int, V: int, G: int) -> int:
+    """Products of a row of y on a partition, of a plane of taps."""
+    return taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) * div_ceil(columns.taps, D)
 
 
 @lru_cache(maxsize=256)

@@ -33,6 +33,9 @@ FIRST_PIECES = 6
 ROUND_BUFFERS = 2
 
 
+Lane = tuple[BlockPart, BlockPart, BlockPart]
+
+
 @dataclass(frozen=True)
 class XBox:
     """Rows b .. b+bn-1 of blocks m .. m+mn-1 of X at shift d, columns low .. high-1; x's column is `moved` further."""
@@ -72,6 +75,9 @@ class Stack:
     row_parts: tuple[Part, ...]
     #: depthwise: M tiles whose stationaries are loaded together; 0 with one group
     together: int = 0
+    #: the Stack of the channels that do not fit beside the others, with the same outputs, or None; its first channel
+    rest: Stack | None = None
+    c0: int = 0
 
     #: planes of y packed along the columns of the array
     Z: ClassVar[int] = 1
@@ -163,7 +169,7 @@ class Stack:
     @cached_property
     def items(self) -> tuple[Lanes, ...]:
         """Output tiles, as even as possible, of one lane each; of depthwise problems whole volumes."""
-        (z_axis, p_axis, q_axis), planes, depths = self.axes, self.geometry.planes, []
+        z_axis, planes, depths = self.axes[0], self.geometry.planes, []
         parts, cuts = planes.images, 1
         if not self.diagonal:
             parts, cuts = parts_for_cores(planes, self.images, self.num_blocks, self.blocks)
@@ -171,10 +177,29 @@ class Stack:
             image, z0 = divmod(first, z_axis.out)
             d0, dn = span(planes, first, zn)
             depths.append(part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image))
-        blocks = cut_into(self.num_blocks, cuts)
-        rows = [part_at(p_axis, j0, jn, j0 * self.step, self.block_rows(jn)) for j0, jn in blocks]
-        columns = [part_at(q_axis, q0, qn, q0 * self.row.stride, self.width) for q0, qn in self.row_parts]
+        rows = [self.blocks_at(*blocks) for blocks in cut_into(self.num_blocks, cuts)]
+        columns = [self.columns_at(*part) for part in self.row_parts]
         return tuple((lane,) for lane in itertools.product(depths, rows, columns))
+
+    @property
+    def every(self) -> tuple[Stack, ...]:
+        """This Stack, and the one of the channels that it leaves."""
+        return (self,) if self.rest is None else (self, self.rest)
+
+    def lanes_of(self, lane: Lane) -> list[tuple[Stack, Lane]]:
+        """(Stack, the lane with the elements of x that its X has) of each X of a lane of this Stack."""
+        if self.rest is None:
+            return [(self, lane)]
+        (z, p, q), rest = lane, self.rest
+        return [(self, lane), (rest, (z, rest.blocks_at(p.b0, p.bn), rest.columns_at(q.b0, q.bn)))]
+
+    def blocks_at(self, j0: int, jn: int) -> BlockPart:
+        """Output blocks j0 .. j0+jn-1, and the blocks of X that they read."""
+        return part_at(self.axes[1], j0, jn, j0 * self.step, self.block_rows(jn))
+
+    def columns_at(self, q0: int, qn: int) -> BlockPart:
+        """Columns q0 .. q0+qn-1 of y, and those of X."""
+        return part_at(self.axes[2], q0, qn, q0 * self.row.stride, self.width)
 
     @cached_property
     def axes(self) -> tuple[BlockAxis, BlockAxis, BlockAxis]:
@@ -362,9 +387,14 @@ class Stack:
 
     def sbuf_bytes(self, residual: bool) -> int:
         """Upper bound of bytes per partition."""
-        blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
         results = (6 if residual else 2) * 4 * self.images * self.blocks * self.V * self.row.out
-        return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
+        return sum(one.x_bytes + one.filter_bytes for one in self.every) + results + 4096
+
+    @property
+    def x_bytes(self) -> int:
+        """Bytes per partition of all buffers of X."""
+        blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
+        return self.ring * blocks * self.width * self.geometry.itemsize
 
 
 @lru_cache(maxsize=4096)

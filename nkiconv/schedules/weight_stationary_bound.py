@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from ..simulator.timing.target import Target
+from .block_axes import Part
 from .block_schedule import Lanes, RowTile, Schedule, banks_of, blocks_in, blocks_met, size_of
 from .geometry import Geometry, is_transposed
 from .options import Options
@@ -29,6 +30,7 @@ from .prices import (
     transposed_ns,
 )
 from .settings import WARM_UP_MAX
+from .stacked_schedule import Stack
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 from .weight_stationary_filters_bound import filters_of
 
@@ -110,6 +112,8 @@ class Bound:
         for at, n in banks.items():
             sweep, blocks = schedule.sweeps[at], blocks_in(schedule.sweeps[at], lane, whole)
             size, met = size_of(blocks), [one for one in blocks_met(sweep, lane, blocks) if one]
+            for stack, own in self.stack.lanes_of(lane)[1:] if self.stack else ():
+                met += [one for one in blocks_met(stack.sweeps[at], own, blocks) if one]
             each.streamed += count * sum(met) * column_ns
             each.tensor += count * sum(max(one * column_ns + n * fixed_ns, n * least_ns) for one in met)
             times = len(sweep.outputs) // schedule.together_rows
@@ -127,29 +131,39 @@ class Bound:
         each.dma = self.y_ns(tile, lanes, row_tiles)
         loads = 0
         if self.stack is not None:  # a DMA for each shift, and for each block partly outside x
-            loads = self.stack.num_loads(lane) * (1 if self.stack.diagonal else lane[0].xn)
+            loads = sum(one.num_loads(own) for one, own in self.stack.lanes_of(lane))
+            loads *= 1 if self.stack.diagonal else lane[0].xn
         return Work(
             each, Busy(dma=self.x_ns(tile, lanes), issued=loads * target.static_issue_ns), max(1, banks.total())
         )
 
     def x_ns(self, tile: tuple[RowTile, ...], lanes: Lanes) -> float:
         """ns of DMA for x of an output tile."""
+        if self.stack is not None:
+            return sum(self.stacked_ns(*one) for one in self.stack.lanes_of(lanes[0]))
         geometry, schedule, (z, p, q) = self.geometry, self.schedule, lanes[0]
         columns, k_tiles, item = min(q.xn, geometry.columns.size), len(schedule.k_tiles), geometry.hbm_itemsize
         parts, whole = schedule.k_tiles[-1][1] * len(lanes), columns == geometry.columns.size == geometry.x_strides[2]
-        if self.stack is not None:
-            parts, whole = self.stack.parts, whole and self.stack.G == 1 and self.stack.whole >= 0
-        elif schedule.gathers:
+        if schedule.gathers:
             parts = sum(one.cn for one in tile if one.lane < len(lanes))
         # rows of an output tile that the one before has are copied
         rows = p.xn if self.shift is None or p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)
         elements = z.xn * rows * columns
-        if self.stack is None and is_transposed(geometry):
+        if is_transposed(geometry):
             loads = len(tile) if schedule.gathers else schedule.k_tiles[-1][3]
             each = tile[0].cn if schedule.gathers else schedule.k_tiles[-1][1]
             return k_tiles * loads * transposed_ns(self.target, each, elements, columns, item)
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
         return k_tiles * moved_ns(self.target, parts * elements, run, min(P_MAX, parts), item)
+
+    def stacked_ns(self, stack: Stack, lane: tuple[Part, ...]) -> float:
+        """ns of DMA for a Stack's X of an output tile."""
+        geometry, (z, p, q) = self.geometry, lane
+        columns = min(q.xn, geometry.columns.size)
+        whole = columns == geometry.columns.size == geometry.x_strides[2] and stack.G == 1 and stack.whole >= 0
+        run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
+        elements = stack.parts * z.xn * p.xn * columns
+        return moved_ns(self.target, elements, run, stack.parts, geometry.hbm_itemsize)
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int) -> float:
         """ns of DMA for an M tile's results of an output tile, and for the residual."""

@@ -21,7 +21,7 @@ from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
 from .prices import array_end_ns, matmul_ns, moved_ns, planes_met, read_ns, round_trip_ns, transpose_ns
 from .settings import Config, Settings, declarations, values_of
-from .stacked_schedule import phases_of, taps_of_window
+from .stacked_schedule import phases_of
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
 from .weight_stationary import (
     BESIDE,
@@ -34,11 +34,12 @@ from .weight_stationary import (
     unsupported_phases,
 )
 from .weight_stationary_bound import Bound
+from .weight_stationary_filters_bound import filters_moved_ns
 
 #: Settings of an output tile's size only: candidates that differ in no other have the same sums.
 TILE_BYTES = ("x_bytes", "y_bytes")
 #: Minimum ratio of a schedule's time to the bound of its sizes before it is built.
-SURE = 1.1
+SURE = 1.02
 #: Ratio of a bound to the least one above which other sizes of output tiles are not tried.
 NEAR = 1.15
 #: Rows of y on a partition that are tried, more than one with at most FEW outputs of a block; the number of candidates
@@ -49,8 +50,8 @@ Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: The number of phases above which only one Schedule is built, of 3 to 12.
 MANY_PHASES = 100
 
-Sizes = tuple[int, int, int, int, int]
-SIZES_OF_BLOCKS = ("rows", "shifts", "outputs", "beside", "apart")
+Sizes = tuple[int, int, int, int, int, int]
+SIZES_OF_BLOCKS = ("rows", "shifts", "outputs", "beside", "apart", "rest")
 #: (lower bound in ns, settings)
 Tried = Iterator[tuple[float, Any]]
 
@@ -127,20 +128,36 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
         return
     B, least = given.get("rows", 0), stacked_least(target, geometry, options)
     bounds: list[tuple[float, int, Sizes, str]] = []
-    fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B), strict=True))
-    for one in [fixed] if B else sizes_tried(geometry):
+    fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B, 0), strict=True))
+    rests = values_of(given, "rest", rests_tried(geometry.C, options))
+    for one in [fixed] if B else itertools.chain.from_iterable(sizes_tried(geometry, rest) for rest in rests):
+        packed = packed_of(geometry, one)
         ways = values_of(
             given, "filters", stacked.ways_of(geometry, given.get("rows", one[0]), given.get("outputs", one[2]))
         )
-        bounds += [(least(one, way), len(bounds), one, way) for way in ways]
+        bounds += [(least(one, packed, way), len(bounds), one, way) for way in ways]
     for ns, _, one, way in sorted(bounds):
         sizes = dict(zip(SIZES_OF_BLOCKS, one, strict=True))
         yield ns, stacked.StackedSettings.read(config, **sizes, filters=way)
 
 
-def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, str], float]:
-    """The lower bound in ns of sizes and `filters`, as a function: sums with transposes of filters, evacuations, or
-    loads of x."""
+#: The X of some channels: its partitions, G, and the products of each row of y on a partition.
+Packed = tuple[int, int, int]
+
+
+def packed_of(geometry: Geometry, sizes: Sizes) -> list[Packed]:
+    """Each X of some sizes."""
+    (B, D, U, V, G, rest), axes = sizes, (geometry.rows, geometry.columns)
+    found = [(B * D * (geometry.C - rest), G, stacked.products_of(*axes, B, D, U, V, G))]
+    if rest:
+        B, D, G = stacked.rest_sizes(*axes, rest, U, V)
+        found.append((B * D * rest, G, stacked.products_of(*axes, B, D, U, V, G)))
+    return found
+
+
+def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, list[Packed], str], float]:
+    """The lower bound in ns of sizes, each X and `filters`, as a function: sums with transposes of filters,
+    evacuations, or loads of x and filters."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
     ends_ns = round_trip_ns(target)
@@ -170,19 +187,32 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
         """ns to evacuate the sums of all M tiles."""
         return read_ns(target, options, 0, div_ceil(geometry.K, P_MAX // U) * V * columns_of(U, V))
 
-    def found(sizes: Sizes, way: str) -> float:
-        B, D, U, V, G = sizes
-        window = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G)))
-        products_ns = window * div_ceil(columns.taps, D) * array_ns(U, V, G, way)
-        array_done_ns = array_end_ns(target, 0.0, products_ns)
-        return ends_ns + max(array_done_ns, loaded_ns(B * D * geometry.C, G), evacuated_ns(U, V))
+    @cache
+    def filters_ns(U: int, way: str) -> float:
+        """ns of DMA of the filters of all M tiles."""
+        m_tiles = div_ceil(geometry.K, P_MAX // U)
+        return m_tiles * filters_moved_ns(target, geometry, geometry.K // m_tiles, U, way == "straight", U == 1)
+
+    def found(sizes: Sizes, packed: list[Packed], way: str) -> float:
+        U, V, products_ns, dma_ns = sizes[2], sizes[3], 0.0, filters_ns(sizes[2], way)
+        for parts, G, products in packed:
+            products_ns += products * array_ns(U, V, G, way)
+            dma_ns += loaded_ns(parts, G)
+        return ends_ns + max(array_end_ns(target, 0.0, products_ns), dma_ns, evacuated_ns(U, V))
 
     return found
 
 
-def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
-    """Sizes that fit the partitions."""
-    rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
+def rests_tried(C: int, options: Options) -> list[int]:
+    """Numbers of channels with an X of their own: none, or those that leave one more copy of the others room."""
+    rest = C - P_MAX // (P_MAX // C + 1)
+    return [0] if options.prologue.asked or rest == C else [0, rest]
+
+
+def sizes_tried(geometry: Geometry, rest: int) -> Iterator[Sizes]:
+    """Sizes that fit the partitions, those with a rest not without."""
+    rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // (geometry.C - rest)
+    without = P_MAX // geometry.C if rest else 0
     # fewer columns of taps a group, with the same number of groups, only leave partitions idle
     shifts = [D for D in dict.fromkeys(div_ceil(taps, groups) for groups in range(1, taps + 1)) if D <= most]
     for U in outputs_tried(geometry):
@@ -191,12 +221,12 @@ def sizes_tried(geometry: Geometry) -> Iterator[Sizes]:
             tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
             for D in shifts:
                 for B in tiling:
-                    if B * D <= most:
-                        yield B, D, U, V, B
+                    if without < B * D <= most:
+                        yield B, D, U, V, B, rest
                         if D == 1 < B and U <= FEW:
-                            yield B, D, U, V, 1
-                if window * D <= most and window not in tiling:
-                    yield window, D, U, V, span
+                            yield B, D, U, V, 1, rest
+                if without < window * D <= most and window not in tiling:
+                    yield window, D, U, V, span, rest
 
 
 def outputs_tried(geometry: Geometry) -> Iterator[int]:

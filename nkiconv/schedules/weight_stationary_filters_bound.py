@@ -33,7 +33,12 @@ class Filters(NamedTuple):
 def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tuple[RowTile, ...]) -> Filters:
     """The Filters of an M tile."""
     if schedule.stack is not None:
-        return (_toeplitz if schedule.stack.diagonal else _stacked)(target, geometry, schedule.stack)
+        if schedule.stack.diagonal:
+            return _toeplitz(target, geometry, schedule.stack)
+        every = [_stacked(target, one.geometry, one) for one in schedule.stack.every]
+        return every[0]._replace(
+            **{name: sum(getattr(one, name) for one in every) for name in ("moved", "transposed", "placed", "waits")}
+        )
     if schedule.shift is not None:
         return _packed(target, geometry, schedule, schedule.shift)
     if schedule.gathers:
@@ -48,16 +53,23 @@ def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tup
 def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     """By a DMA to the columns of each row of y, or padded with zeros; then transposed."""
     slots, straight = stack.filter_slots, stack.filters == "straight"
-    times, size = (stack.U if straight else 1), geometry.C * num_taps(geometry)
-    runs = geometry.C if geometry.flipped else 1
-    if straight and not stack.fits_window:
-        runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
-    run = 1 if geometry.w_strides[3] > 1 and geometry.columns.taps > 1 else size / runs
-    moved = moved_ns(target, stack.kn * times * size, run, stack.kn * times, geometry.hbm_itemsize)
+    moved = filters_moved_ns(target, geometry, stack.kn, stack.U, straight, stack.fits_window)
     transposed = stack.num_filters * slots * transpose_ns(target, geometry, stack.U * stack.kn / slots)
     placed = stack.U * stack.kn * target.copy_ns(geometry.itemsize)
-    placed += 0.0 if straight else size * target.vector_4x_ns
-    return Filters(moved, transposed, 1 / FILTER_PARTS, placed, waits=(times - 1) * target.static_issue_ns)
+    placed += 0.0 if straight else geometry.C * num_taps(geometry) * target.vector_4x_ns
+    waits = (stack.U - 1) * target.static_issue_ns if straight else 0.0
+    return Filters(moved, transposed, 1 / FILTER_PARTS, placed, waits=waits)
+
+
+def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straight: bool, fits_window: bool) -> float:
+    """ns of DMA for the filters of an M tile of K packing; straight: to the places of each of U rows of y."""
+    size, runs, parts = geometry.C * num_taps(geometry), geometry.C if geometry.flipped else 1, kn
+    if straight:
+        parts *= U
+        if not fits_window:
+            runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
+    run = 1 if geometry.w_strides[3] > 1 and geometry.columns.taps > 1 else size / runs
+    return moved_ns(target, parts * size, run, parts, geometry.hbm_itemsize)
 
 
 def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:

@@ -150,6 +150,8 @@ UNSUPPORTED = {
         (PLAIN, {"rows": 1, "shifts": 4, "outputs": 1}, {}, "at most 3 shifts"),
         (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2, "apart": 2}, {}, "rows must be a multiple of it, or hold"),
         (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "blocks": 0}, {}, "blocks=0: must be an int from 1 to 4096"),
+        (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "rest": 16}, {}, "config rest=16, C=16: must be less"),
+        (PLAIN, {"rest": 1}, {"prologue": Prologue(activation="silu")}, "config rest=1: a second X has no prologue"),
         (PLAIN, {"images": 1}, {}, "stacked has no setting images"),
         (STACKED, {}, STRICT, "strict_nonfinite=True: stacked multiplies"),
         (STACKED.replace(lhs_dilation=(2, 1)), {}, {}, r"lhs_dilation=\(2, 1\): stacked takes"),

@@ -101,6 +101,7 @@ MORE = {
     "phases of volumes": (volume_of(transposed=True, lhs_dilation=(2, 1, 2), padding=((1, 0), (1, 1), (0, 2))), BLOCKS,
         {"beside": "planes"}),
     "K packing, turns without rows": (image(C=3, H=9), K_PACKING, k_packed(8, 3, 2, 4, 8)),
+    "K packing, a rest": (image(C=3, H=9), K_PACKING, k_packed(8, 3, 2, 4, 8, rest=1)),
     "K packing, rows cut": (image(N=1, C=3, H=90, W=40), K_PACKING, {}),
     "K packing, volumes": (volume_of(C=3), K_PACKING, {}),
 }  # fmt: skip

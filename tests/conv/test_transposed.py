@@ -149,6 +149,7 @@ EXACT = {
     **{f"K packing: {why}, apart": (one, K_PACKING, k_packed(6, 1, 2, filters="apart")) for why, one in FEW.items()},
     "K packing: four outputs": (FEW["3x3"], K_PACKING, k_packed(4, 1, 4, filters="apart")),
     "K packing: shifted on the chip": (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="apart")),
+    "K packing: a rest": (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="apart", rest=3)),
     "K packing: depthwise": (PLAIN_GROUPS["depthwise"], K_PACKING, {}),
     "K packing: depthwise volumes": (PLAIN_GROUPS["depthwise volumes"], K_PACKING, {}),
     "K packing: planes of taps as channels": (VOLUMES["few channels"], K_PACKING, {"planes": "channels"}),

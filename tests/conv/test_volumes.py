@@ -83,6 +83,8 @@ SETTINGS = {
     "K packing, two shifts": (CUBE, K_PACKING, k_packed(4, 2, 2, filters="straight", blocks=1)),
     "K packing, filters apart": (CUBE, K_PACKING, k_packed(5, 1, 2, filters="apart", blocks=1)),
     "K packing, filters apart, all shifts": (CUBE, K_PACKING, k_packed(8, 3, 4, filters="apart")),
+    "K packing, a rest": (CUBE, K_PACKING, k_packed(8, 3, 4, filters="apart", rest=1)),
+    "K packing, planes as channels, a rest": (CUBE, K_PACKING, k_packed(2, 3, 2, rest=4, planes="channels")),
     "K packing, small planes": ((4, 8, 1, (9, *SMALL[3][1:]), (4, *SQUARE[1:]), SQUARE), K_PACKING, {}),
     "K packing, depthwise": ((6, 6, 6, *VOLUMES["causal"][3:]), K_PACKING, {}),
     "K packing, gaps": ((4, 4, 4, (5, 4, 1, 1, 3, 0, 0), *SIDES), K_PACKING, {}),

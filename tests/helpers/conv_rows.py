@@ -237,6 +237,12 @@ _K_PACKING = {
     "plain": (PLAIN, k_packed(2, 1, 2, 1, 1)),
     "plain, four beside": (PLAIN, k_packed(4, 2, 2, 4, 4)),
     "plain, uneven": (PLAIN, k_packed(8, 1, 2, 3, 6)),
+    "a rest, window of rows": (PLAIN.replace(C=17), k_packed(4, 2, 2, 2, 4, rest=1)),
+    "a rest, filters straight, dilated": (
+        PLAIN.replace(C=70, K=72, rhs_dilation=(2, 1)), k_packed(2, 1, 1, 2, 2, filters="straight", rest=6)),
+    "a rest, strided": (_K_STRIDED, k_packed(16, 4, 8, 1, 16, rest=1)),
+    "a rest, wide": (_K_WIDE, k_packed(8, 2, 8, 1, 8, rest=1)),
+    "a rest, shifted": (PLAIN.replace(C=100), k_packed(1, 2, 1, rest=36)),
     "many images, one block at once": (_K_MANY, {"rows": 8, "shifts": 3, "outputs": 4, "blocks": 1}),
     "tall": (_K_TALL, {"rows": 4, "shifts": 2, "outputs": 2, "beside": 2}),
     "tall, filters apart": (_K_TALL.replace(K=32), k_packed(2, 1, 2, filters="apart")),

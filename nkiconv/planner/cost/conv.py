@@ -26,7 +26,7 @@ from ...schedules.planes import (
 from ...schedules.relayout import plain_of, relayout_ns
 from ...schedules.settings import Settings
 from ...schedules.tiles import PARTS, div_ceil
-from ...schedules.weight_stationary_candidates import FAMILIES, candidates
+from ...schedules.weight_stationary_candidates import FAMILIES, SIZES_OF_BLOCKS, candidates
 from ...simulator.hardware import PARTITIONS
 from ..request import Config
 from .algorithm import Algorithm, Guess, Shape, once, with_settings
@@ -232,7 +232,7 @@ class OfBlocks(ConvAlgorithm):
 
 ALGORITHMS: dict[str, Algorithm] = {
     "implicit_gemm": ImplicitGemm(),
-    "stacked": OfBlocks("stacked", 2, 1.1, ("rows", "shifts", "outputs", "beside", "apart", "planes")),
+    "stacked": OfBlocks("stacked", 2, 1.1, (*SIZES_OF_BLOCKS, "planes")),
     "activation_stationary": ActivationStationary(),
     "weight_stationary": OfBlocks(
         "weight_stationary", 3, 1.15, ("rows", "height", "width", "outputs", "depth", "taps", "lanes")

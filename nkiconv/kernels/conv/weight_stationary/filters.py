@@ -285,7 +285,7 @@ def filters_of(operands, geometry, schedule, tiles, ledger):
     if schedule.stack is not None:
         stacked = ToeplitzFilters if schedule.stack.diagonal else TransposedFilters
         m_tiles = [(one.k0, one.kn // schedule.stack.U) for (one,) in tiles]
-        return stacked(operands, geometry, schedule.stack, m_tiles, ledger)
+        return stacked(operands, schedule.stack.geometry, schedule.stack, m_tiles, ledger)
     own = PackedFilters if schedule.shift != None else PhaseFilters if geometry.groups == 1 else GroupFilters
     return own(operands, geometry, schedule, ledger)
 

@@ -140,15 +140,21 @@ class Inputs(nl.NKIObject):
 
 class StackedInputs(nl.NKIObject):
     """X [(d, b, c), planes, blocks, columns] of K packing for each step, with zeros outside x, in a circular buffer,
-    planes below each other."""
+    planes below each other; rest: those of the channels that have an X of their own, or None."""
 
-    def __init__(self, operands, geometry, schedule, steps, ledger):
-        residents, stack = schedule.residents, schedule.stack
+    def __init__(self, operands, geometry, schedule, steps, ledger, stack=None):
+        residents, which, stack = schedule.residents, int(stack is not None), stack or schedule.stack
+        given = operands, geometry, schedule, steps, ledger
+        self.rest = None if stack.rest is None else StackedInputs(*given, stack.rest)
         self.prologue = None if operands.prologue is None else StackedPrologue(operands, stack, ledger)
         #: (step, arguments of the prologue's `clear`)
         self.filled = []
-        #: (a row tile with its channels, lane) of each step
-        self.loads = [(residents[b].tiles[0][0], residents[b].items[i][0]) for b, i in steps]
+        #: (channels, lane) of each step
+        self.loads = []
+        for b, i in steps:
+            one = residents[b].tiles[0][0]
+            channels = (one.c0, one.cn) if stack.diagonal else (stack.c0, stack.geometry.C)
+            self.loads.append((channels, schedule.stack.lanes_of(residents[b].items[i][0])[which][1]))
         self.operands, self.geometry, self.stack, self.issued = operands, geometry, stack, 0
         self.height = max(rows.xn for _, (_, rows, _) in self.loads)
         shape = (stack.parts, max(1, *[planes.xn for _, (planes, _, _) in self.loads]) * self.height, stack.width)
@@ -163,25 +169,31 @@ class StackedInputs(nl.NKIObject):
         """
         stack = self.stack
         while self.issued < min(count, len(self.loads)):
-            index, (one, lane) = self.issued, self.loads[self.issued]
+            index, (channels, lane) = self.issued, self.loads[self.issued]
             if index > 0:
                 hold = stack.hold // (lane[0].bn * lane[1].xn) if index == 1 else 0
                 self.clear(index, 0 if stack.diagonal else 1 + hold)
             for first, end, regions in stack.x_pieces(lane, index == 0):
                 for region in regions:
-                    self._load_region(self._tile(index), (one.c0, one.cn), lane, region)
+                    self._load_region(self._tile(index), channels, lane, region)
                 if self.prologue is not None:
-                    place = self.take(index)[0], lane, first, end
+                    place = self._x(index), lane, first, end
                     self.prologue.apply(*place)
                     self.filled.append((index, place))
                     self.copy_held(0)
             self.issued += 1
+        if self.rest is not None:
+            self.rest.load(count)
 
     def take(self, index):
-        """X of a step, as its only K tile."""
+        """The X of a step, by K tile."""
+        return [self._x(index)] if self.rest is None else [self._x(index), self.rest._x(index)]
+
+    def _x(self, index):
+        """X of a step."""
         tile, (planes, rows, columns) = self._tile(index), self.loads[index][1]
         whole = tile.reshape((tile.shape[0], tile.shape[1] // self.height, self.height, columns.xn))
-        return [whole[0 : tile.shape[0], 0 : max(1, planes.xn), 0 : rows.xn, 0 : columns.xn]]
+        return whole[0 : tile.shape[0], 0 : max(1, planes.xn), 0 : rows.xn, 0 : columns.xn]
 
     def copy_held(self, step):
         """Zero the surroundings of x, which a prologue has filled, in the loaded steps up to this one: not earlier, as
@@ -192,6 +204,8 @@ class StackedInputs(nl.NKIObject):
     def clear(self, index, hold):
         """Zero blocks that x does not fill on all partitions, and `hold` columns next to them, unless the buffer has
         these zeros already; in the first tile before all else."""
+        if index == 0 and self.rest is not None:
+            self.rest.clear(index, hold)
         stack, count, lane = self.stack, len(self.tiles), self.loads[index][1]
         missing = misses_planes(self.geometry, *planes_of(lane[0]))
         if index >= count and not missing:
@@ -202,7 +216,7 @@ class StackedInputs(nl.NKIObject):
         if missing:
             nisa.memset(dst=self._tile(index), value=0.0, engine=engine)
             return
-        (x_sbuf,), m0, width = self.take(index), lane[1].x0, stack.width
+        x_sbuf, m0, width = self._x(index), lane[1].x0, stack.width
         spans = stack.spans(lane[2].x0)
         left, right = max(one[0] for one in spans), min(one[1] for one in spans)
         mn = x_sbuf.shape[2]

@@ -53,7 +53,8 @@ from .shift_and_add import ShiftAndAdd
 
 @dataclass
 class Sums(nl.NKIObject):
-    """The accumulator of a row tile for a bank: its blocks, Products in order; started: whether it holds sums."""
+    """The accumulator of a row tile for a bank: its blocks, Products in order; started: whether it holds sums; rest:
+    Products of the second X of K packing."""
 
     psum: object
     blocks: tuple
@@ -61,6 +62,7 @@ class Sums(nl.NKIObject):
     started: bool
     #: the first products, which write where no other has
     fresh: int = 0
+    rest: list = ()
 
 
 class Core:
@@ -116,6 +118,8 @@ class Core:
                 for bank, sums in zip(some, every, strict=True):
                     self.add_products(tile, lanes, bank.sweep, x, sums, k_tile)
             for bank, sums in zip(some, every, strict=True):
+                if schedule.stack != None and schedule.stack.rest != None:
+                    self.add_rest(tile[0], lanes[0], bank.sweep, x[1], sums[0])
                 for place, one in enumerate(sums):
                     if one != None:
                         self.evacuate_bank(tile, place, lanes, bank, one, biases[place])
@@ -134,12 +138,7 @@ class Core:
             return None
         counts = [count for _, count in blocks]
         psum, started = accumulator(self.warm, (schedule.width(row_tile.kn), *counts))
-        found = []
-        for index, place in enumerate(sweep.products):
-            planes, rows, columns = (lane[axis].valid_range(place.e[axis], blocks[axis]) for axis in range(3))
-            if planes[2] * rows[2] * columns[2] > 0:
-                found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
-        found = covering_first(found, *counts)
+        found = covering_first(products_met(sweep, lane, blocks), *counts)
         # later K tiles would issue the cut products too
         if schedule.shift != None and schedule.shift.groups > 1 and len(schedule.k_tiles) == 1:
             found, fresh = fresh_first(found, blocks, schedule.shift.groups)
@@ -148,7 +147,11 @@ class Core:
         if not started and (len(found) == 0 or not is_whole(found[0], *counts)):
             zero_sums(psum, self.zeros_sbuf)
             started = True
-        return Sums(psum, blocks, found, started)
+        made = Sums(psum, blocks, found, started)
+        if schedule.stack != None and schedule.stack.rest != None:
+            rest, seen = schedule.stack.lanes_of(lane)[1]
+            made.rest = products_met(rest.sweeps[bank.sweep], seen, blocks)
+        return made
 
     def add_products(self, tile, lanes, sweep, x, every, k_tile):
         """Add the products of a K tile to the sums of each row tile of a bank; the row tiles work in parallel."""
@@ -169,6 +172,16 @@ class Core:
                 side = row_tile.first // schedule.rows, nl.tile_size.pmax // schedule.rows
                 multiply(dst, of_array(stationary, self.operands), moving, adds, side)
                 sums.started = True
+
+    def add_rest(self, row_tile, lane, sweep, x, sums):
+        """Add the products of the second X of K packing to the sums of the first."""
+        rest, seen = self.schedule.stack.lanes_of(lane)[1]
+        for product in sums.rest:
+            place, firsts = rest.sweeps[sweep].products[product.group], [part.x0 for part in seen]
+            stationary = self.residents.filters.stationary(None, 1, sweep, row_tile, place)
+            dst = sums_met(sums.psum, product, [first for first, _ in sums.blocks])
+            moving = elements_met(of_array(x, self.operands), (0, stationary.shape[0]), product, firsts)
+            multiply(dst, of_array(stationary, self.operands), moving, True, (0, 1))
 
     def evacuate_bank(self, tile, index, lanes, bank, sums, bias_sbuf):
         """Evacuate an accumulator to its places in the results: one packed output after the other, or the rows of a
@@ -227,6 +240,16 @@ def run_weight_stationary(operands, geometry, options, schedule):
         Core(operands, geometry, options, schedule, steps, ledger, statistics).run()
         if statistics is not None:
             statistics.store_moved()
+
+
+def products_met(sweep, lane, blocks):
+    """Products of a sweep that meet x at blocks of a lane, by index."""
+    found = []
+    for index, place in enumerate(sweep.products):
+        planes, rows, columns = (lane[axis].valid_range(place.e[axis], blocks[axis]) for axis in range(3))
+        if planes[2] * rows[2] * columns[2] > 0:
+            found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
+    return found
 
 
 def fresh_first(products, blocks, groups):

@@ -28,15 +28,21 @@ class TransposedFilters(nl.NKIObject):
     def __init__(self, operands, geometry, schedule, m_tiles, ledger):
         self.operands, self.geometry, self.schedule, self.m_tiles = operands, geometry, schedule, m_tiles
         self.ledger, self.padded, self.ready = ledger, [], []
+        #: these filters, and those of the channels that have an X of their own
+        self.every = [self]
+        for rest in schedule.every[1:]:
+            self.every.append(TransposedFilters(operands, rest.geometry, rest, m_tiles, ledger))
         self.tiles = {m_tile[0]: index for index, m_tile in enumerate(m_tiles)}
 
     def start(self):
         """Load the filters of the first M tile."""
-        self._load(1)
+        for one in self.every:
+            one._load(1)
 
     def load(self, m_tile):
         """Load the filters of M tiles before `m_tile`, and of as many after them as there is room for."""
-        self._load(m_tile + self.schedule.m_tiles_ahead)
+        for one in self.every:
+            one._load(m_tile + one.schedule.m_tiles_ahead)
 
     def place(self, m_tile):
         """Make the stationaries of this M tile and of the next one, which is transposed before this one's sums and
@@ -45,16 +51,18 @@ class TransposedFilters(nl.NKIObject):
         m_tiles = self.m_tiles
         while len(self.ready) < min(len(m_tiles), 1 if m_tile == 0 else m_tile + 2):
             index = len(self.ready)
-            self._place_taps(index)
-            self.ready.append(self._transpose(self.padded[index][1], m_tiles[index][1]))
-            self.padded[index] = None
-            if index + 1 < len(m_tiles):
-                self._place_taps(index + 1)
+            for one in reversed(self.every):  # few channels first: all evacuations follow
+                one._place_taps(index)
+            for one in self.every:
+                one.ready.append(one._transpose(one.padded[index][1], m_tiles[index][1]))
+                one.padded[index] = None
+            for one in self.every if index + 1 < len(m_tiles) else []:
+                one._place_taps(index + 1)
 
     def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary [(d, b, c), (u, k)] of a product of an M tile, by plane, group of columns of taps, phase,
         block of rows."""
-        return self.ready[self.tiles[row_tile.k0]][product.index]
+        return self.every[k_tile].ready[self.tiles[row_tile.k0]][product.index]
 
     def _load(self, count):
         """Load the filters of M tiles until there are `count`, or all. Z lacks filters that are placed on chip."""
@@ -88,7 +96,7 @@ class TransposedFilters(nl.NKIObject):
         for first, n in cut_into(m_tile[1], min(dmas, m_tile[1])):
             channels = [[strides[0], n], [strides[1], geometry.C]]
             pattern = [*channels, planes, [strides[2], taps[1]], [strides[3], geometry.columns.taps]]
-            offset = offset_at(strides, (m_tile[0] + first, 0, taps[0], 0))
+            offset = offset_at(strides, (m_tile[0] + first, self.schedule.c0, taps[0], 0))
             load_region(planes_sbuf, self.operands.w, (partition + first, 0, 0, row, 0), pattern, offset)
 
     def _place_taps(self, m_tile):
