@@ -1,5 +1,5 @@
-"""A lower bound of the time of `implicit_gemm`'s schedules: the busiest engine of the second of two cores, which has
-more work if one has, plus the start-up before it."""
+"""A lower bound of the time of `implicit_gemm`'s schedules: the busiest engine of the core with more outputs, plus
+the start-up before it."""
 
 from __future__ import annotations
 
@@ -63,16 +63,17 @@ class Bound:
         return total_ns(target, self.filters_there_ns(m_tile) + x_ns, x_ns, busy, end_ns)
 
     def core(self, plan: Schedule) -> Busy:
-        """The Busy of the second core's items."""
+        """The Busy of the items of the core with more outputs."""
         found, kinds, counts = Busy(), dict[Any, Item](), Counter[Any]()
-        for one in some_of(plan.items, share(len(plan.items), PARTS, PARTS - 1)):
+        halves = [some_of(plan.items, share(len(plan.items), PARTS, half)) for half in reversed(range(PARTS))]
+        for one in max(halves, key=lambda some: sum(pixels_of(item.out_tile) for item in some)):
             tile = one.out_tile
             kind = one.batch, one.last, tile.zn, tile.pn, tile.qn, tile.dn, tile.hn, tile.wn
             kinds[kind] = one
             counts[kind] += 1
         for index in {one.batch for one in kinds.values()}:
             own = [(kinds[kind].out_tile, kind[1], n) for kind, n in counts.items() if kind[0] == index]
-            pixels = sum(n * tile.zn * tile.pn * tile.qn for tile, _, n in own)
+            pixels = sum(n * pixels_of(tile) for tile, _, n in own)
             banks = sum(n * len(banks_of(tile, last)) for tile, last, n in own)
             for number, m_tile in enumerate(plan.batches[index]):
                 found.add(self.m_tile(m_tile, pixels, banks, number < plan.moved[index]))
@@ -168,6 +169,11 @@ class Bound:
         """ns of DMA to transpose the filters of an M tile within SBUF."""
         num_bytes = len(m_tile.k_tiles) * self.taps * m_tile.kn * P_MAX * self.geometry.itemsize
         return float(num_bytes * self.target.byte_ns / (self.target.dma_engines * self.target.transpose_rate_sbuf))
+
+
+def pixels_of(tile: OutTile) -> int:
+    """Outputs of an output tile, of a channel."""
+    return tile.zn * tile.pn * tile.qn
 
 
 def run_of(height: float, width: float, row_step: int, column_step: int) -> float:
