@@ -354,6 +354,21 @@ def test_estimates_are_near_the_trace(name, algorithm):
     assert 0.7 * true < guess.ns / ISSUE_NS < 5 * true
 
 
+@pytest.mark.parametrize(("problem", "shard", "fold"), [
+    (ConvProblem(N=1, C=74, H=45, W=45, K=253, R=5, S=5, stride=(2, 2), padding=((2, 2), (2, 2)), dtype="fp32"),
+     "images", "inputs"),
+    (ConvProblem(N=2, C=17, H=46, W=28, K=178, R=7, S=7, padding=((3, 3), (3, 3)), dtype="fp32"), "channels", "both"),
+], ids=["22 rows and one", "128 channels and 50, two rows at once"])  # fmt: skip
+def test_bounds_are_of_the_core_with_more_sums(problem, shard, fold):
+    """These took 1.6 and 1.2 times as long as other settings."""
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    shape, algorithm = operation.shape(request, Rates()), operation.known["implicit_gemm"]
+    guess = algorithm.guess(shape, (("shard", shard), ("fold", fold)))
+    us = trace(request, Candidate("implicit_gemm", guess.config), Rates()).us
+    assert 0.85 * us < guess.ns / 1e3 < 1.1 * us
+
+
 ROWS = ConvProblem(N=3, C=37, K=37, groups=37, W=211, S=5)
 IMAGES = ConvProblem(N=3, C=24, K=24, groups=6, H=19, W=23, R=3, S=3)
 CONV = ConvProblem(N=3, C=67, K=35, H=19, W=23, R=3, S=3)

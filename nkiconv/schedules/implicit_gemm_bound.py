@@ -1,5 +1,5 @@
-"""A lower bound of the time of `implicit_gemm`'s schedules: the busiest engine of the core with more outputs, plus
-the start-up before it."""
+"""A lower bound of the time of `implicit_gemm`'s schedules: the busiest engine of the core with more sums, plus the
+start-up before it."""
 
 from __future__ import annotations
 
@@ -63,10 +63,11 @@ class Bound:
         return total_ns(target, self.filters_there_ns(m_tile) + x_ns, x_ns, busy, end_ns)
 
     def core(self, plan: Schedule) -> Busy:
-        """The Busy of the items of the core with more outputs."""
+        """The Busy of the items of the core with more sums."""
         found, kinds, counts = Busy(), dict[Any, Item](), Counter[Any]()
-        halves = [some_of(plan.items, share(len(plan.items), PARTS, half)) for half in reversed(range(PARTS))]
-        for one in max(halves, key=lambda some: sum(pixels_of(item.out_tile) for item in some)):
+        sums = [sum(1 / m_tile.rows for m_tile in batch) for batch in plan.batches]
+        halves = [some_of(plan.items, share(len(plan.items), PARTS, half)) for half in range(PARTS)]
+        for one in max(halves, key=lambda some: sum(sums[item.batch] * pixels_of(item.out_tile) for item in some)):
             tile = one.out_tile
             kind = one.batch, one.last, tile.zn, tile.pn, tile.qn, tile.dn, tile.hn, tile.wn
             kinds[kind] = one
