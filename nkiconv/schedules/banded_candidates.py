@@ -34,7 +34,7 @@ from .banded import (
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
 from .prices import array_end_ns, rows_ns
-from .settings import Config, declarations, descended
+from .settings import WORTHWHILE, Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil, sumprod
 
 #: Bytes of a run, one chunk of one row, at which a DMA has its full rate; the least bytes of a run in tiles of fewer
@@ -56,8 +56,6 @@ EDGE = 4
 BUFFERS, BUFFER_GROUPS, BUFFERED_NS = 4, 8, 2500.0
 #: Bytes a partition of all band buffers together; twice as many if the bands of one group are large.
 BAND_BYTES = 65536
-#: Most of a group's time on the Tensor Engine that the load of its bands takes, as more of them share a DMA.
-BANDS_SHARE = 0.5
 #: Starts (sizes and a shard) whose other settings are tried, and the largest ratio of their bound to the least; the
 #: settings that keep a start's values, as the bound does not rank them.
 REFINED, NEAR = 3, 1.3
@@ -138,7 +136,11 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
         "shard": shards_of(geometry),
         **({} if geometry.N > 1 else {"images": []}),
     }
-    shares = (2 * blocks.joined, div_ceil(blocks.buffer_groups, 2)), (blocks.joined // 2, 2 * blocks.buffer_groups)
+    shares = (
+        (blocks.joined, 2 * blocks.buffer_groups),
+        (2 * blocks.joined, div_ceil(blocks.buffer_groups, 2)),
+        (blocks.joined // 2, 2 * blocks.buffer_groups),
+    )
     found: list[tuple[tuple[str, Any], ...]]
     found = [replace(now, joined=joined, buffer_groups=some).pairs for joined, some in shares if joined > 0]
     return found + BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
@@ -191,16 +193,23 @@ def filled(
     bands_ns = core_groups * div_ceil(geometry.N, images) * group_ns
     warmup = WARM_UP if bands_ns > WARM_UP_NS else 0
     band_bytes = per_group * num_taps * block * item
+    # as many groups as a DMA's latency lasts, and its triggers
+    lasting = max(BUFFERED_NS / BUFFERS, per_group * target.static_issue_ns) / group_ns
+    buffer_groups = max(1, min(BUFFER_GROUPS, int(lasting) + 1, BAND_BYTES // (band_bytes * BUFFERS), groups))
+
+    def group_busy_ns(joined: int) -> float:
+        triggers_ns = per_group / joined * target.static_issue_ns / buffer_groups
+        return _busy_ns(group_ns, triggers_ns, _bands_ns(target, joined, num_taps * block * item))
+
     joined = 1
-    while 2 * joined <= per_group and _bands_ns(target, 2 * joined, num_taps * block * item) < BANDS_SHARE * group_ns:
+    while 2 * joined <= per_group and group_busy_ns(2 * joined) < WORTHWHILE * group_busy_ns(joined):
         joined *= 2
-    lasting = min(BUFFER_GROUPS, int(BUFFERED_NS / (BUFFERS * group_ns)) + 1)
     found = BandedSettings(
         block=block,
         shard=shard,
         groups=groups,
         images=images,
-        buffer_groups=min(groups, max(1, min(lasting, BAND_BYTES // (band_bytes * BUFFERS)))),
+        buffer_groups=buffer_groups,
         buffers=max(1, min(BUFFERS + 1, 2 * BAND_BYTES // band_bytes)),
         joined=joined,
         edge=EDGE if div_ceil(core_groups, groups) > 2 and not x_stationary else 0,
@@ -294,8 +303,13 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
         work_ns /= target.half_rate
     else:
         work_ns = array_end_ns(target, start_ns, work_ns) - start_ns
-    busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
-    return start_ns + busy_ns + end_ns
+    return start_ns + _busy_ns(work_ns, *others) + end_ns
+
+
+def _busy_ns(*each: float) -> float:
+    """ns of work of which each engine has so many."""
+    found: float = sum(max(0.0, one) ** POWER for one in each) ** (1 / POWER)
+    return found
 
 
 def _bands_ns(target: Target, joined: int, num_bytes: int) -> float:
