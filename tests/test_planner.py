@@ -346,6 +346,31 @@ def test_a_ruinous_plan_is_hedged():
     assert "not hedged" not in now.explain()
 
 
+def test_a_hedge_is_looked_for_when_screening_has_used_up_the_budget(monkeypatch):
+    monkeypatch.setattr(timekeeper, "BUDGET", 1)
+    found = planned(cases.get("prime").problem)
+    assert (found.algorithm, found.fastest_us < found.modelled_us) == ("implicit_gemm", True)
+    assert found.worst_regret < RUINOUS < 2 < found.fastest_regret
+
+
+def test_a_hedge_timed_by_parts_is_compared_with_a_plan_timed_as_a_whole():
+    regrets = Known({"fast": (100, 300), "slower": (103, 103)})
+    by_parts = dataclasses.replace(regrets.rivals[1], extrapolated_from=8)
+    assert regrets.cost(by_parts) == regrets.cost(regrets.rivals[1]) < regrets.most
+
+
+def test_bands_share_a_dma_with_other_groups_before_other_channels():
+    problem = ConvProblem(N=1, C=4096, W=8192, S=128, groups=4096, padding=((0, 0), (127, 0)))
+
+    def first(**constants):
+        found = field_of(Request(problem=problem), Rates(constants)).start(wide=False)[0]
+        return next(dict(one.config) for one in found if one.algorithm == "banded" and one.config)
+
+    known, dear = (first(), first(**{"dma.static_issue_ns": 670.0}))
+    assert known["joined"] == dear["joined"] == 1
+    assert dear["buffer_groups"] > known["buffer_groups"]
+
+
 def test_a_plan_says_that_nothing_hedges_it():
     problem = cases.get("mimi_dw").problem
     fast, found = planned(problem, robust="off"), planned(problem)

@@ -143,7 +143,7 @@ class Regrets:
 
     def cost(self, one: Trial) -> float:
         """A trial's expected regret, or a part of it that is above the best's; infinity if it cannot be compared."""
-        if one.timing is None or one.at_least or one.extrapolated_from != self.best.extrapolated_from:
+        if one.timing is None or one.at_least:
             return math.inf
         slower = one.us / self.best.us
         found = expected(slower, 1.0)

@@ -197,13 +197,16 @@ class Search:
         ends = regrets.rising(regrets.best, RUINOUS) if self.percent > OFF else []
         if ends:
             self.advance("hedges", 0.9)
+            self.times.left = max(self.times.left, most)  # screening a long kernel may have used it up
             hedges = [one for one in (self._estimate_at(end, regrets) for end in ends) if one]
             known = self.times.timed()
             regrets.hold(regrets.best, known, hedges)
             if regrets.worst(regrets.best) > RUINOUS:
                 least = next(iter(regrets.better(known, INSTRUCTIONS)), regrets.best)
-                self.times.best_us = least.us
-                hedges.append(self._descend(least, self.times.spent + min(most, self.times.left), regrets.cost))
+                self.times.best_us, self.times.left = least.us, max(self.times.left, most)
+                hedges.append(self._descend(least, self.times.spent + most, regrets.cost))
+                if regrets.best.is_whole and not hedges[-1].is_whole:
+                    self.times.time_whole(hedges[-1])
             trials, keys = self._proven(), {one.candidate.key for one in hedges}
             regrets.hold(trials[0], trials, [one for one in trials if one.candidate.key in keys])
         self.advance("phases of the throttle", 0.95)
@@ -355,7 +358,8 @@ class Search:
         the fastest trial's phases."""
         fastest, most = regrets.best, float("inf") if self.wide else INSTRUCTIONS
         for one in regrets.better(regrets.rivals, most) if self.percent > OFF else ():
-            assert one.timing is not None
+            if one.timing is None or one.extrapolated_from != fastest.extrapolated_from:
+                continue
             own = phases(one.timing.timed, len(found.at_us))
             slower = own.mean_us * one.scale / (found.mean_us * fastest.scale)
             if slower <= 1 + self.percent / 100 and expected(slower, regrets.worst(one)) < regrets.most:
