@@ -204,6 +204,9 @@ class Bound:
         y_ns, read_ns = self.moved_ns(y, y_run, y_parts, y_item), channels * steps * sums * target.vector_ns / READERS
         rounds, size, together = max(1.0, tiles) / settings.together, plan.matrix_size, channels * settings.together
         if plan.by_pixels:
+            # the core with more K tiles of an odd number
+            uneven = div_ceil(plan.num_items, PARTS) * PARTS / plan.num_items if len(plan.chunks) > 1 else 1.0
+            array_ns, x_ns, y_ns = uneven * array_ns, uneven * x_ns, uneven * y_ns
             if tiles < 1 and steps / tiles % PARTS > 0:  # cores have half of an item's channels each
                 x_ns += (self.moved_ns(x, x_run / PARTS, parts) - x_ns) * tiles / steps
                 y_ns += (self.moved_ns(y, channels / PARTS, y_parts, y_item) - y_ns) * tiles / steps

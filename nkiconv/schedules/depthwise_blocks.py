@@ -40,6 +40,8 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_
 MATRICES, FRAMED, RAWS = 2, 2, 2
 #: Columns of a matmul of NHWC, at least, five of which fill a bank: as many keep the Tensor Engine at its full rate.
 LEAST_COLUMNS = BANK_COLUMNS // 5
+#: Channels of a transpose that makes matrices of NHWC, at least, zeros among them, for the same reason.
+LEAST_CHANNELS = 64
 #: Channels of a K tile, at most; matmuls of 128 columns on zeros while the first x is loaded.
 CHANNELS_MOST, WARM_UP = 1024, 40
 

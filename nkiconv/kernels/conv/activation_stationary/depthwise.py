@@ -24,7 +24,7 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import places_inside
-from ....schedules.depthwise_blocks import FRAMED, RAWS, WARM_UP, front_of, images_together
+from ....schedules.depthwise_blocks import FRAMED, LEAST_CHANNELS, RAWS, WARM_UP, front_of, images_together
 from ....schedules.tiles import (
     BANK_COLUMNS,
     cut,
@@ -268,7 +268,9 @@ class BlockCore(Core):
         zeros for its sequences."""
         found = []
         for first, count in cut_at(cn, nl.tile_size.pmax):
-            line_sbuf = nl.ndarray((count, self.plan.line_length), dtype=self.operands.w_dtype, buffer=nl.sbuf)
+            # transposes of fewer partitions would not keep the Tensor Engine at its full rate
+            parts = max(count, LEAST_CHANNELS) if self.plan.by_pixels else count
+            line_sbuf = nl.ndarray((parts, self.plan.line_length), dtype=self.operands.w_dtype, buffer=nl.sbuf)
             clear_tile(line_sbuf, self.geometry.itemsize, nisa.engine.gpsimd)
             found.append((load_depthwise(self.operands, self.geometry, c0 + first, count), line_sbuf))
         return found
@@ -323,7 +325,7 @@ class BlockCore(Core):
                 first = at if forwards else length - 1 - at - (count - 1) * on
                 r, s = (R - 1 - r, S - s - count) if flipped else (r, s)
                 dst, src = along(first, count, on), along(s, count)
-                nisa.tensor_copy(dst=line_sbuf[:, dst], src=w_sbuf[:, 0, r, src], engine=engine)
+                nisa.tensor_copy(dst=line_sbuf[0 : w_sbuf.shape[0], dst], src=w_sbuf[:, 0, r, src], engine=engine)
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):
@@ -347,22 +349,20 @@ class BlockCore(Core):
         P_MAX, found, first = nl.tile_size.pmax, [], len(self.lines)
         self.lines_until(first + div_ceil(cn, P_MAX))
         for line_sbuf, (c, count) in zip(self.lines[first:], cut_at(cn, P_MAX)):
-            for column, columns in cut_at(self.plan.matrix_size, transposes_of_bank(count, self.geometry.itemsize)):
+            together = transposes_of_bank(line_sbuf.shape[0], self.geometry.itemsize)
+            for column, columns in cut_at(self.plan.matrix_size, together):
                 dst = tile_sbuf[0 : self.plan.size, column : column + columns, c : c + count]
                 found.append(partial(self.matrix_bank, dst, line_sbuf, column))
         return found
 
     def matrix_bank(self, dst, line_sbuf, column):
         """Make columns [places, column, c] of matrices, from one on, of a tile of sequences."""
-        plan, apart, (size, count, cn) = self.plan, self.geometry.columns.lhs_dilation, dst.shape
-        pattern = [
-            [plan.line_length, cn],
-            [self.geometry.rows.lhs_dilation * plan.pitch, plan.rows],
-            [apart, plan.width],
-        ]
+        plan, rows, columns, (size, count, cn) = self.plan, self.geometry.rows, self.geometry.columns, dst.shape
+        parts, down = line_sbuf.shape[0], rows.lhs_dilation * plan.pitch
+        pattern = [[plan.line_length, parts], [down, plan.rows], [columns.lhs_dilation, plan.width]]
         starts = [plan.place_of_column(column + index) for index in range(count)]
         sources = [line_sbuf.ap(pattern=pattern, offset=start) for start in starts]
-        bank_psum = transposed_bank(sources, size, whole_words(cn, self.geometry.itemsize))
+        bank_psum = transposed_bank(sources, size, whole_words(parts, self.geometry.itemsize))
         copy_balanced(dst, bank_psum[:, :, 0:cn], self.ledger)
 
 
