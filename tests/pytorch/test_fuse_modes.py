@@ -6,11 +6,16 @@ import fused_models as fm
 import numpy as np
 import pytest
 import torch
-from chained import C, assert_gradients, close, image, made, pair
+from chained import C, assert_gradients, close, image, made, pair, terms_of
 from fused_sequences import ConformerModule, Delta
+from gradchecks import assert_batches, assert_derivatives, assert_tangents
+from gradchecks import assert_gradients as assert_gradients_of
+from torch import nn
 
-from nkiconv.pytorch import causal_conv1d_fn
+from nkiconv.pytorch import causal_conv1d_fn, channel_stats, norm_scale_shift
+from nkiconv.pytorch.computers.statistics import Norm, norm_by_torch, stats_by_torch
 from nkiconv.pytorch.models.pending import Normed
+from nkiconv.pytorch.operators.statistics import known_stats
 
 pytestmark = pytest.mark.usefixtures("published")
 ROWS, X = (2, 11, C), (2, C, 6, 5)
@@ -94,6 +99,13 @@ def test_a_chain_in_other_modes_keeps_its_gradients(forward):
     assert_gradients(*(made(forward, parts=one) for one in pair(fm.chain)), image(*X))
 
 
+@pytest.mark.slow
+def test_other_modes_compile():
+    (found, model), x = pair(fm.chain), image(*X)
+    compiled = torch.compile(made(frozen_norm, parts=found), backend="eager", fullgraph=True)
+    assert close(compiled(x), made(frozen_norm, parts=model)(x), terms_of(model))
+
+
 def test_autocast_around_a_convolution_alone():
     """The norm's result is rounded, not its input."""
     found = []
@@ -103,6 +115,63 @@ def test_autocast_around_a_convolution_alone():
             found.append(conv(h))
     assert found[0].dtype == torch.bfloat16
     assert torch.equal(*found)
+
+
+# Gradients of what a convolution gives, whose statistics it returns.
+
+
+def of_hook(model, x):
+    seen = []
+    hook = model[0].register_forward_hook(lambda _module, _given, y: y.register_hook(seen.append) and None)
+    model(x).sin().sum().backward()
+    hook.remove()
+    return seen
+
+
+def of_leaf(model, x):
+    """Features that are made without gradients, and then have one of their own."""
+    with torch.no_grad():
+        features = model[0](x)
+    return torch.autograd.grad(model[1:](features.requires_grad_()).sin().sum(), features)
+
+
+def kept(model, x):
+    features = model[0](x)
+    features.retain_grad()
+    model[1:](features).sin().sum().backward()
+    return [features.grad]
+
+
+@pytest.mark.parametrize("gradient", [of_hook, of_leaf, kept])
+@pytest.mark.parametrize("compute", ["torch", "simulate"])
+def test_gradients_of_features(gradient, compute, monkeypatch):
+    """As Grad-CAM reads them: those through a norm's statistics are among them."""
+    found, model = pair(lambda: nn.Sequential(nn.Conv2d(3, C, 3), *fm.chain()))
+    monkeypatch.setenv("NKICONV_CPU", compute)
+    x = image(2, 3, 6, 5).requires_grad_()
+    (one,), (other,) = (gradient(each, x) for each in (found, model))
+    assert close(one, other, C * terms_of(model))
+
+
+def by_known(x):
+    """scale and shift of a norm of x by known statistics."""
+    stats = known_stats(x, channel_stats(x.detach() + 0))
+    return tuple(norm_scale_shift(stats, norm="group", num_groups=2))[:2]
+
+
+def by_torch(x):
+    return tuple(norm_by_torch(stats_by_torch(x), None, None, Norm("group", 2, 1e-5)))[:2]
+
+
+@pytest.mark.parametrize("compute", ["torch", "simulate"])
+def test_derivatives_of_known_statistics(compute, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", compute)
+    x = image(*X)
+    assert_gradients_of(by_known, by_torch, [x])
+    assert_tangents(by_known, by_torch, [x])
+    assert_batches(by_known, by_torch, [x], [0])
+    if compute == "torch":
+        assert_derivatives(by_known, [image(1, 4, 3, 2).double().requires_grad_()])
 
 
 OPERATORS = [getattr(operator, name) for name in ("lt", "ge", "eq", "ne", "floordiv", "mod", "pow", "truediv", "sub")]

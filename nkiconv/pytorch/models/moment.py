@@ -23,25 +23,25 @@ class Moment(NamedTuple):
     @classmethod
     def of(cls, x: torch.Tensor) -> Moment:
         """The present one, for a call with x."""
-        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), x.device.type)
+        return cls(torch.is_grad_enabled(), _is_inference(), x.device.type)
 
     def is_now(self) -> bool:
         """Whether a call now has the same derivatives and dtypes as one then."""
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        return modes == self[:2] and not is_autocast(self.kind)
+        return (torch.is_grad_enabled(), _is_inference()) == self[:2] and not is_autocast(self.kind)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """The modes of then."""
-        if self.is_now():
-            yield
-            return
+        """The modes of then, which are not these."""
         with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad):
             if not is_autocast(self.kind):
                 yield
                 return
             with torch.autocast(self.kind, enabled=False):
                 yield
+
+
+def _is_inference() -> bool:
+    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()  # dynamo traces no question of it
 
 
 def read_by_functions(tensor_of: Callable[[Any], Any]) -> None:

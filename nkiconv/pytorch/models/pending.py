@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_map
 from ...activations import ACTIVATIONS
 from ...errors import UnsupportedError, refuse
 from ..computers.host import activate
+from ..computers.modes import is_torchs
+from ..operators.statistics import known_stats
 from .moment import Moment, read_by_functions
 
 #: nkiconv's names of torch's functions; where one is several, by its options besides the tensor.
@@ -75,7 +77,9 @@ class Pending:
 
     def value(self) -> Tensor:
         """The tensor."""
-        if self.tensor is None:
+        if self.tensor is None and self.moment.is_now():
+            self.tensor = self.compute()
+        elif self.tensor is None:
             with self.moment.again():
                 self.tensor = self.compute()
         return self.tensor
@@ -465,14 +469,20 @@ _STATISTICS = "_nkiconv_statistics"
 
 
 def keep_statistics(y: Tensor, stats: Tensor) -> Tensor:
-    """The tensor y with its statistics (`channel_stats`) as an attribute; results of other operators have none."""
+    """The tensor y with its statistics (`channel_stats`) as an attribute; results of other operators have none.
+
+    Their derivatives go through y, for y's gradient is asked for too (`retain_grad`, hooks of tensors).
+    """
     if torch.compiler.is_compiling():  # an operator's several results cannot have attributes there
         y = y.view_as(y)
+    if y.requires_grad and torch.is_grad_enabled() and not is_torchs(y):
+        stats = known_stats(y, stats)
     setattr(y, _STATISTICS, (stats, version_of(y)))
     return y
 
 
 def statistics_of(x: Tensor) -> Tensor | None:
-    """The statistics that are noted on a tensor, if it was not changed in place since then."""
+    """The statistics that are noted on a tensor, if it was not changed in place since then, and has derivatives as
+    they have."""
     stats, version = getattr(x, _STATISTICS, (None, None))
-    return stats if version == version_of(x) else None
+    return stats if version == version_of(x) and x.requires_grad == getattr(stats, "requires_grad", None) else None

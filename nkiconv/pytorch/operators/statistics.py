@@ -1,6 +1,8 @@
 """The operators `nkiconv::channel_stats` and `nkiconv::norm_scale_shift`: statistics of channels, and norms from them.
 
     nkiconv::channel_stats(input) -> Tensor
+    nkiconv::known_stats(input, stats) -> Tensor
+        the same, which a kernel has counted already, by images first; derivatives by input, as of channel_stats
     nkiconv::norm_scale_shift(stats, weight, bias, norm, num_groups, eps) -> (scale, shift, mean, variance)
 
 Statistics come in parts, and the kernel decides which part has which element. Derivatives of channel_stats are those of
@@ -144,6 +146,44 @@ def _stats_batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tup
     return stats.reshape(stats.shape[0], *x.shape[:3], norms.STATS), 1
 
 
+def known_stats(x: Tensor, stats: Tensor) -> Tensor:
+    """The statistics of x, [P, N, C, 3], counted already, as a function of x alone."""
+    return own(torch.ops.nkiconv.known_stats.default(x, stats.detach().transpose(0, 1))).transpose(0, 1)
+
+
+def _known_forward(x: Tensor, stats: Tensor) -> Tensor:
+    check_stats("stats", stats.transpose(0, 1), x)
+    return stats.clone()
+
+
+def _known_fake(x: Tensor, stats: Tensor) -> Tensor:
+    check_stats("stats", stats.transpose(0, 1), x)
+    return torch.empty_like(stats)
+
+
+def _known_remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    autograd.save(ctx, inputs[0], output)
+
+
+def _known_backward(ctx: Any, g: Tensor) -> Sequence[Any]:
+    x, stats = ctx.saved_tensors
+    return gradient(x, stats.transpose(0, 1), g.transpose(0, 1)), None
+
+
+def _known_forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+    x, stats = saved
+    return tangent(x, stats.transpose(0, 1), tangents[0]).transpose(0, 1)
+
+
+def _known_batched(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
+    x, stats = (
+        with_batch(one if dim is None else one.movedim(dim, 0), dim, info.batch_size)
+        for one, dim in zip(args, in_dims, strict=True)
+    )
+    found = torch.ops.nkiconv.known_stats.default(x.flatten(0, 1), stats.flatten(0, 1))
+    return own(found).reshape(stats.shape), 0
+
+
 def _norm_forward(stats: Tensor, weight: Tensor | None, bias: Tensor | None, *numbers: Any) -> tuple[Tensor, ...]:
     asked = Norm(*numbers)
     _check_call(stats, weight, bias, asked)
@@ -223,6 +263,15 @@ define(
     _stats_fake,
     autograd.Derivatives(_stats_remember, _stats_backward, _stats_forward_mode),
     Transforms(_stats_batched, None, lambda *_: ((0,), [sharding.SECOND])),
+)
+define(
+    "known_stats",
+    {"input": Tensor, "stats": Tensor},
+    Tensor,
+    _known_forward,
+    _known_fake,
+    autograd.Derivatives(_known_remember, _known_backward, _known_forward_mode),
+    Transforms(_known_batched, None, lambda *_: ((0, 1), [sharding.SHARDED])),
 )
 _AFFINE = {"weight": Tensor | None, "bias": Tensor | None}
 define(
