@@ -213,6 +213,8 @@ def transposed_tiles(
                 for z in firsts
             )
         )
+    if geometry.planes.taps > 1 and gang == 1:  # neighbouring planes share planes of x
+        tiles.sort(key=lambda tile: (tile[0].p, tile[0].q, tile[0].z))
     return tuple(tiles)
 
 

@@ -133,6 +133,32 @@ def test_transposes_of_later_tiles_are_between_matmuls():
     assert max(runs[-20:]) <= 10
 
 
+@pytest.mark.parametrize("buffers", [1, 2, 8])
+@pytest.mark.parametrize("split", [0, 1])
+@pytest.mark.parametrize("planes", [(5, 3, 1, 1, 1, 1), (6, 3, 1, 2, 0, 2), (7, 2, 2, 1, 1, 0), (4, 3, 1, 1, 5, 0)])
+def test_neighbouring_planes_share_x(planes, split, buffers):
+    """Of two volumes, two places and two passes of output channels."""
+    config = (("rows", 1), ("columns", 2), ("outputs", 1), ("pixels", 2), ("split", split), ("buffers", buffers))
+    axes = [planes, (24, 1, 1, 1, 0, 0), (16, 2, 1, 1, 1, 0)]
+    check((2, 70, 140, 1), axes, config=config)
+
+
+def test_planes_of_x_are_transposed_once():
+    """Not once for each tap; with buffers for all tiles once for both passes."""
+    sizes = {"N": 1, "C": 128, "K": 256, "D": 6, "T": 3, "H": 12, "W": 12, "S": 1}
+    problem = nkiconv.ConvProblem(**sizes, stride=(1, 1, 1), padding=((1, 1), (0, 0), (0, 0)))
+    request = Request(problem=problem.toward("wgrad"))
+    operation = operation_for(request)
+    config = (("rows", 1), ("columns", 1), ("channels", 128), ("outputs", 1), ("inputs", 1), ("pixels", 2))
+    counts = []
+    for buffers in (1, 12):
+        given = (*config, ("buffers", buffers), ("split", 0))
+        args, kwargs = operation.launch(request, "blocks", given)
+        program = execute(operation.kernel[1], args, kwargs, trace_only=True).programs[0]
+        counts.append(sum(one.op == "nc_transpose" for one in program.instructions))
+    assert counts == [2 * (12 + 12), 12 + 2 * 12]
+
+
 #: (N, C, K, D, H, T, R) of volumes, whose first and last planes see fewer planes of x, and of images.
 SHAPES = [(2, 64, 64, 16, 112, 3, 1), (1, 24, 160, 6, 40, 3, 3), (2, 4, 9, 4, 24, 3, 3), (8, 40, 80, 1, 28, 1, 3)]
 

@@ -43,9 +43,9 @@ def run_weight(work):
 def run_passes(work, passes, buffers):
     """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
     (tiles, products), work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
-    feed, settings = Feed(tiles, buffers, partial(load_blocks, work)), work.plan.settings
+    feed = Feed(tiles, [replace(one) for one in buffers], partial(load_blocks, work))
     sums, held, joint, apart = [], [None] * PSUM_BANKS, None, apart_beside(work.geometry)
-    ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None
+    settings, ahead = work.plan.settings, start_transposes(work, buffers) if work.plan.transposes != None else None
     for at, some in enumerate(products):
         if ahead == None:
             feed.until(some.oldest + len(feed.buffers))

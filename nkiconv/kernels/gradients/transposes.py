@@ -1,11 +1,12 @@
 """x and gy of NCHW transposed to units: loaded in memory order, framed by zeros, transposed, evacuated."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import GY_TRANSPOSED
 from ...schedules.blocks_transposes import SLABS, sides_of
+from ...schedules.geometry import valid_range
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, size_of, some_of, whole_words
 from .._dma import copy
 from .._engines import copy_balanced, copy_by_vector
@@ -17,24 +18,35 @@ from .loads import Piece, load_x
 
 
 @dataclass
+class Held(nl.NKIObject):
+    """A tile in SBUF of x at a plane of taps, or of gy; what it holds, by `held_of`; keys of its transposed pieces."""
+
+    tile: object
+    what: object = None
+    done: list = field(default_factory=list)
+
+
+@dataclass
 class Ahead(nl.NKIObject):
     """Circular buffers: loaded pieces of x and of gy; slabs, tiles for a row of windows between zeros; banks.
-    zeros_sbuf: zeros, or None; there: for each buffer (number of its tile, keys of its transposed pieces); done: the
-    number of Products whose pieces are transposed; steps: the transposes of the next Products, or None; columns: of
-    matmuls since the last bank that was transposed far ahead."""
+    zeros_sbuf: zeros, or None; there: for each buffer (number of its tile, Held by plane of taps, -1 of gy); held: all
+    Held of x, and of gy, those first that were used longest ago; done: the number of Products whose pieces are
+    transposed; steps: the transposes of the next Products, or None; columns: of matmuls since the last bank that was
+    transposed far ahead."""
 
     raws: list
     slabs: object
     banks: object
     zeros_sbuf: object
     there: list
+    held: tuple
     done: int = 0
     steps: object = None
     columns: int = 0
 
 
 def start_transposes(work, buffers):
-    """An Ahead for `buffers` buffers of tiles."""
+    """An Ahead for buffers of tiles."""
     plan, dtypes, P_MAX = work.plan.transposes, (work.operands.x_dtype, work.operands.w_dtype), nl.tile_size.pmax
 
     def tiles(count, size, dtype, buffer=nl.sbuf):
@@ -44,23 +56,54 @@ def start_transposes(work, buffers):
     slabs = cycle([Buffer(tile) for tile in tiles(SLABS, plan.sizes[2], dtypes[0])])
     banks = cycle(tiles(plan.banks, BANK_BYTES // work.geometry.itemsize, dtypes[0], nl.psum))
     zeros_sbuf = constant((P_MAX, plan.sizes[3]), dtypes[0], 0.0) if plan.sizes[3] else None
-    return Ahead(raws, slabs, banks, zeros_sbuf, [(-1, [])] * buffers)
+    held = [Held(tile) for one in buffers for tile in one.x if tile is not None], [Held(one.y) for one in buffers]
+    return Ahead(raws, slabs, banks, zeros_sbuf, [(-1, {})] * len(buffers), held)
+
+
+def held_of(work, one, tile, t):
+    """What a tile of a pass needs of x at a plane of taps, or of gy: channels, taps, planes and places."""
+    if t < 0:
+        return one.k, tuple((member.z, member.p, member.q, member.counts) for member in tile)
+    planes = [valid_range(work.geometry.planes, t, member.z, 1)[2:4] for member in tile]
+    places = tuple(
+        ((count, plane if count > 0 else 0), member.p, member.q, member.counts)
+        for member, (count, plane) in zip(tile, planes)
+    )
+    return one.c, one.r, one.s, places
+
+
+def hold(work, ahead, feed, index):
+    """Held for a tile of a Feed by plane of taps, -1 of gy: those that have what it needs, as neighbours see a plane at
+    other taps and passes share channels; others of those used longest ago that no tile in its buffer reads."""
+    one, tile, count, blocks = feed.tiles[index].one, feed.tiles[index].tile, len(feed.buffers), feed.of(index)
+    needed = {t: held_of(work, one, tile, t) for t in (*one.planes, -1)}
+    found = {t: next((each for each in ahead.held[t < 0] if each.what == what), None) for t, what in needed.items()}
+    taken = [each for at in range(max(0, index - count + 1), index) for each in ahead.there[at % count][1].values()]
+    for t, what in needed.items():
+        pool = ahead.held[t < 0]
+        if found[t] is None:
+            kept = (*taken, *found.values())
+            found[t] = next(each for each in pool if not any(each is other for other in kept))
+            found[t].what, found[t].done = what, []
+        pool.sort(key=lambda each: each is found[t])
+    blocks.x, blocks.y = [found[t].tile if t in found else None for t in range(max(found) + 1)], found[-1].tile
+    return found
 
 
 def transposes_for(work, ahead, feed, some):
     """Transpose the pieces of a Feed's tile that Products need, unless they are transposed already, bank by bank: each
     step of this generator is one."""
-    one, tile, blocks = feed.tiles[some.index].one, feed.tiles[some.index].tile, feed.of(some.index)
+    one, tile = feed.tiles[some.index].one, feed.tiles[some.index].tile
     slot, rows = some.index % len(feed.buffers), work.geometry.rows
     if ahead.there[slot][0] != some.index:
-        ahead.there[slot] = (some.index, [])
-    done = ahead.there[slot][1]
+        ahead.there[slot] = (some.index, hold(work, ahead, feed, some.index))
+    held = ahead.there[slot][1]
     for accumulator in some_of(some.accumulators, some.banks):
         for t in (accumulator.t, -1) if accumulator.t >= 0 else (-1,):
             if t >= 0 and work.plan.settings.pixels == GY_TRANSPOSED:
-                if (t, some.member) not in done:
-                    done.append((t, some.member))
-                    load_member(work, feed.tiles[some.index], some.member, blocks.x[t], t)
+                if some.member not in held[t].done:
+                    held[t].done.append(some.member)
+                    load_member(work, feed.tiles[some.index], some.member, held[t].tile, t)
                 continue
             end, own, needed = some.row + 1, one.k, accumulator.k
             if t >= 0:
@@ -71,11 +114,10 @@ def transposes_for(work, ahead, feed, some):
                 meets = member <= some.member < member + members
                 meets = meets and own[0] + c < needed[0] + needed[1] and needed[0] < own[0] + c + channels
                 for rows_of_piece in side.pieces(work.geometry.itemsize) if meets else ():
-                    key = t, member, c, rows_of_piece[0]
-                    if rows_of_piece[0] < end and key not in done:
-                        done.append(key)
-                        tile_sbuf = blocks.y if t < 0 else blocks.x[t]
-                        yield from transposes_of_piece(work, ahead, side, own[0] + c, rows_of_piece, tile_sbuf)
+                    key = member, c, rows_of_piece[0]
+                    if rows_of_piece[0] < end and key not in held[t].done:
+                        held[t].done.append(key)
+                        yield from transposes_of_piece(work, ahead, side, own[0] + c, rows_of_piece, held[t].tile)
 
 
 def load_member(work, tile, member, x_sbuf, t):
