@@ -2,7 +2,7 @@
 
 It assumes that matmuls on zeros, whose number `planner.clock` finds, fill the wait for the first diagonals. It leaves
 out states, zeros around x, gaps of a dilated x, filters after the first and loads of a separate residual, which hardly
-depend on settings.
+depend on settings, and Vector's waits for its own sums.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_piece
 from .options import Epilogue
 from .prices import Busy, first_load_ns, rows_ns, total_ns
 from .recipes import Recipe, vector_steps, work_of
-from .rows import RowTile, run_length, tile_count, tile_list
+from .rows import run_length, tile_count, tile_list
 from .tiles import PARTS, div_ceil
 
 #: Taps above which all recipes are alike: the engines besides Tensor take a small part of the taps.
@@ -33,30 +33,29 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     pieces, (first, last), busy = cut_pieces(plan, epilogue, tiles), (tiles[0], tiles[-1]), Busy()
     more = max(0, tile_count(geometry, plan.rows) - len(tiles))
     times = [1 + more * (place == len(tiles) // 2) for place in range(len(tiles))]
-    loads: Counter[tuple[int, int, int]] = Counter()
     for tile, count in zip(tiles, times, strict=True):
-        loads[tile.rows, tile.qn, _dmas(tile)] += count
+        busy.dma += count * _loaded_ns(geometry, target, tile.rows, tile.qn)
     works: Counter[tuple[int, int, Recipe, bool]] = Counter()
     for piece in pieces:
         works[tiles[piece.tile].rows, piece.qn, piece.recipe, piece.vector_reads] += times[piece.tile]
-    for (rows, qn, dmas), count in loads.items():
-        busy.dma += count * _loaded_ns(geometry, target, rows, qn)
-        busy.issued += count * inputs_of(geometry) * dmas * target.static_issue_ns
-    for kind, count in works.items():
+    for (rows, *kind), count in works.items():
         busy.add(_work(geometry, epilogue, target, *kind), count)
+        busy.dma += count * _stored_ns(geometry, epilogue, target, rows, kind[0])
     # the first tile's filters, x and diagonals
     taps = min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
     filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)
     there_ns = first_load_ns(target) + filters_ns
     *narrow, end = mixed_cuts(first.qn, plan, True)
     x_ns = _loaded_ns(geometry, target, first.rows, narrow[0] if narrow else end)
-    begin_ns = there_ns + x_ns + (1 + _dmas(first)) * target.static_issue_ns
+    # a DMA for each image, about, if images have several groups each
+    images = len({n for n, _ in first.groups})
+    triggers_ns = (1 + (1 if images == len(first.groups) else images)) * target.static_issue_ns
+    begin_ns = there_ns + x_ns + triggers_ns
     made_ns = 0.0
     if plan.taps:
         made_ns = target.gpsimd_fixed_ns + plan.taps * first.rows * target.gpsimd_select_ns
         busy.gpsimd += made_ns * len({tile.t for tile in tiles}) * (1 + more / len(tiles))
         made_ns += there_ns + target.gpsimd_done_ns
-    busy.vector -= _sums_ns(pieces[-1].qn, pieces[-1].recipe, target)  # `_last_ns` has them
     stored_ns = _stored_ns(geometry, epilogue, target, last.rows, pieces[-1].qn)
     end_ns = _last_ns(pieces[-1], target) + target.hop_dma_ns + target.first_packet_ns + stored_ns + target.dma_end_ns
     hidden_ns = begin_ns - target.first_packet_ns + stored_ns
@@ -66,12 +65,6 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
         wait_ns = max(0.0, rest_ns - share * max(busy.tensor, *busy.others(busy.dma)))
         begin_ns, hidden_ns = begin_ns + wait_ns, hidden_ns + wait_ns
     return total_ns(target, begin_ns, hidden_ns, busy, end_ns, made_ns=made_ns)
-
-
-def _dmas(tile: RowTile) -> int:
-    """DMAs for the groups of a tile, about: one for each image if images have several groups each."""
-    images = len({n for n, _ in tile.groups})
-    return 1 if images == len(tile.groups) else images
 
 
 def _loaded_ns(geometry: RowGeometry, target: Target, rows: int, columns: int) -> float:
@@ -88,40 +81,25 @@ def _stored_ns(geometry: RowGeometry, epilogue: Epilogue, target: Target, rows: 
 
 
 def _work(
-    geometry: RowGeometry, epilogue: Epilogue, target: Target, rows: int, qn: int, recipe: Recipe, vector_reads: bool
+    geometry: RowGeometry, epilogue: Epilogue, target: Target, qn: int, recipe: Recipe, vector_reads: bool
 ) -> Busy:
-    """The Busy of a piece of so many columns besides its load."""
+    """The Busy of a piece of so many columns besides DMA."""
     column_ns = target.tensor_column_ns if geometry.itemsize == 2 else target.tensor_column_fp32_ns
-    (taps, chain, head, second), work = recipe, work_of(recipe, geometry, epilogue, target, qn)
-    found = Busy(qn * work.tensor, taps * qn * column_ns, 0.0, qn * work.vector, qn * work.scalar, qn * work.gpsimd)
-    # two chains alternate, or the halves of one chain of two pieces
-    steps = max(chain, second) if head else div_ceil(chain, 2)
-    if steps > 1:  # the first step of a piece follows others of the piece before
-        found.vector += (steps - 1) * max(0.0, _step_ns(qn, target) - _sums_ns(qn, recipe, target) / steps)
+    work = work_of(recipe, geometry, epilogue, target, qn)
+    vector, scalar = qn * work.vector, qn * work.scalar
     if work.copied and vector_reads:
-        found.vector += qn * target.vector_ns + target.vector_fixed_psum_ns
+        vector += qn * target.vector_ns + target.vector_fixed_psum_ns
     elif work.copied:
-        found.scalar += qn * target.scalar_ns + target.scalar_fixed_ns
-    found.dma = _stored_ns(geometry, epilogue, target, rows, qn)
-    return found
-
-
-def _sums_ns(qn: int, recipe: Recipe, target: Target) -> float:
-    """ns of Vector for the sums of taps of a piece of so many columns, without waits."""
-    _, chain, _, second = recipe
-    return (chain + second) * (qn * target.vector_sum_ns + target.vector_fixed_sum_ns)
-
-
-def _step_ns(qn: int, target: Target) -> float:
-    """ns from a sum of Vector to the next one of its result."""
-    return qn * target.vector_sum_ns + target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns
+        scalar += qn * target.scalar_ns + target.scalar_fixed_ns
+    return Busy(qn * work.tensor, recipe[0] * qn * column_ns, 0.0, vector, scalar, qn * work.gpsimd)
 
 
 def _last_ns(piece: MixedPiece, target: Target) -> float:
     """ns from a piece's last products to y."""
     taps, _, head, _ = piece.recipe
     steps = vector_steps(piece.recipe)
-    found = steps * _step_ns(piece.qn, target) + target.hop_ns + (target.matmul_done_ns if taps else 0.0)
+    step_ns = piece.qn * target.vector_sum_ns + target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns
+    found = steps * step_ns + target.hop_ns + (target.matmul_done_ns if taps else 0.0)
     if head:
         found += piece.qn * target.vector_ns + target.vector_fixed_psum_ns
     if piece.last > steps + head:
