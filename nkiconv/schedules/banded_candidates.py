@@ -24,7 +24,6 @@ from .banded import (
     build,
     fits,
     in_pieces,
-    is_ragged,
     out_pieces,
     plan_tile,
     row_spans,
@@ -223,8 +222,6 @@ def filled(
 
 #: Most tiles of a part that a bound reads; of more tiles these many stand for all.
 LOOKED_AT = 6
-#: Partitions of the first rows below which these arrive before the filters of 128 channels.
-ROWS_FIRST = 104
 #: Ratio of the Tensor Engine's work to the throttle's threshold that keeps it at full rate.
 SURE = 1.2
 #: Power of the norm of the engines' times: the smaller, the less engines overlap that are about equally busy.
@@ -267,16 +264,13 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     zeros_ns = blocks.per_group * size * item / 4 * target.vector_memset_ns * 2 / 3
     zeros_ns *= blocks.per_group > blocks.joined
     all_zeros_ns = zeros_ns * min(settings.buffers * blocks.buffer_groups, groups)
-    gaps_ns = a_row * (blocks.pitch - geometry.S) * item / 4 * target.vector_memset_ns * 2 / 3
     z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), a_row)
     filters_ns = a_row * min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
-    rows_first = tiles[0][0].chunks_in * tiles[0][0].rows < ROWS_FIRST
-    rows_ns = there_ns + target.static_issue_ns + first.load + (0.0 if rows_first else filters_ns)
-    taps_ns = there_ns + target.static_issue_ns + filters_ns + (first.load if rows_first else 0.0)
-    x_ns = max(rows_ns, gaps_ns + min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups))
+    rows_ns = there_ns + target.static_issue_ns + first.load
+    x_ns = max(rows_ns, min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups))
     x_ns += first.rows_in + first.read_in + stage_ns
-    bands_ns = max(taps_ns, gaps_ns + zeros_ns * blocks.buffer_groups) + there_ns + triggers_ns
-    bands_ns += run_ns * blocks.buffer_groups
+    bands_ns = max(there_ns + target.static_issue_ns + filters_ns, zeros_ns * blocks.buffer_groups)
+    bands_ns += there_ns + triggers_ns + run_ns * blocks.buffer_groups
     # rows of the second tile are transposed from the first group on
     second_ns = rows_ns + works[1].load + run_ns if len(works) > 1 else 0.0
     start_ns = max(x_ns, bands_ns, second_ns)
@@ -299,10 +293,8 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     )
     work_ns = total.rows_in + total.products + total.rows_out + total.stall * (len(tiles) > 1)
     work_ns -= first.rows_in + last.rows_out
-    if total.streamed < target.window_work * max(SURE * max(work_ns, *others), target.window_ns):
-        work_ns /= target.half_rate
-    else:
-        work_ns = array_end_ns(target, start_ns, work_ns) - start_ns
+    share = total.streamed / max(SURE * max(work_ns, *others), target.window_ns)
+    work_ns = array_end_ns(target, start_ns, work_ns, share) - start_ns
     return start_ns + _busy_ns(work_ns, *others) + end_ns
 
 
@@ -382,7 +374,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     row_ns, num_bytes = channels * target.row_ns(run_in, geometry.x_w, item), rows * channels * run_in * item
     y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
     triggers = div_ceil(channels, blocks.joined) * div_ceil(tile.gn, blocks.buffer_groups)
-    triggers += 2 * tile.chunks_in if is_ragged(blocks, tile) else 1 + 2 * (tile.chunks_in > 1)
+    triggers += 2
     return _Work(
         rows_in=rows_in,
         products=products,
