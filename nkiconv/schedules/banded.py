@@ -338,11 +338,6 @@ def plan_tile(blocks: BandedSchedule, groups: Part, images: Part, columns: Part)
     )
 
 
-def is_ragged(blocks: BandedSchedule, tile: BandedTile) -> bool:
-    """Whether the last of a tile's groups has fewer channels than the others, and so takes separate DMAs."""
-    return tile.gn > 1 and tile.last < blocks.per_group
-
-
 def transposes_a_bank(geometry: RowGeometry, tile: BandedTile) -> int:
     """Transposes of a tile's block columns whose results fit one PSUM bank."""
     return max(1, BANK_BYTES // (whole_words(tile.chunks_in * tile.rows, 2) * geometry.itemsize))

@@ -38,9 +38,9 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     works: Counter[tuple[int, int, Recipe, bool]] = Counter()
     for piece in pieces:
         works[tiles[piece.tile].rows, piece.qn, piece.recipe, piece.vector_reads] += times[piece.tile]
-    for (rows, *kind), count in works.items():
-        busy.add(_work(geometry, epilogue, target, *kind), count)
-        busy.dma += count * _stored_ns(geometry, epilogue, target, rows, kind[0])
+    for (rows, qn, recipe, vector_reads), count in works.items():
+        busy.add(_work(geometry, epilogue, target, qn, recipe, vector_reads), count)
+        busy.dma += count * _stored_ns(geometry, epilogue, target, rows, qn)
     # the first tile's filters, x and diagonals
     taps = min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
     filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)

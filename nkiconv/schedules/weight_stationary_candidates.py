@@ -19,7 +19,7 @@ from .cuts import window_of
 from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import array_end_ns, matmul_ns, moved_ns, planes_met, read_ns, round_trip_ns, transpose_ns
+from .prices import array_end_ns, matmul_ns, moved_ns, planes_met, round_trip_ns, transpose_ns
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
@@ -126,7 +126,7 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B, least = given.get("rows", 0), stacked_least(target, geometry, options)
+    B, least = given.get("rows", 0), stacked_least(target, geometry)
     bounds: list[tuple[float, int, Sizes, str]] = []
     fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B, 0), strict=True))
     rests = values_of(given, "rest", rests_tried(geometry.C, options))
@@ -155,9 +155,9 @@ def packed_of(geometry: Geometry, sizes: Sizes) -> list[Packed]:
     return found
 
 
-def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, list[Packed], str], float]:
+def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, list[Packed], str], float]:
     """The lower bound in ns of sizes, each X and `filters`, as a function: sums with transposes of filters,
-    evacuations, or loads of x and filters."""
+    or loads of x and filters."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
     ends_ns = round_trip_ns(target)
@@ -183,11 +183,6 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
         return moved_ns(target, parts * size * lines * columns.size, run, parts, geometry.hbm_itemsize)
 
     @cache
-    def evacuated_ns(U: int, V: int) -> float:
-        """ns to evacuate the sums of all M tiles."""
-        return read_ns(target, options, 0, div_ceil(geometry.K, P_MAX // U) * V * columns_of(U, V))
-
-    @cache
     def filters_ns(U: int, way: str) -> float:
         """ns of DMA of the filters of all M tiles."""
         m_tiles = div_ceil(geometry.K, P_MAX // U)
@@ -198,7 +193,7 @@ def stacked_least(target: Target, geometry: Geometry, options: Options) -> Calla
         for parts, G, products in packed:
             products_ns += products * array_ns(U, V, G, way)
             dma_ns += loaded_ns(parts, G)
-        return ends_ns + max(array_end_ns(target, 0.0, products_ns), dma_ns, evacuated_ns(U, V))
+        return ends_ns + max(array_end_ns(target, 0.0, products_ns), dma_ns)
 
     return found
 
