@@ -6,12 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from draws import draws
-from hypothesis import example, given
-from hypothesis import strategies as st
 from tolerances import assert_within_limit, integer_inputs
 from torch.nn import functional as F
-from transposed import Transposed, transposed
 
 import nkiconv
 from nkiconv import conv2d, conv3d, depthwise_conv1d
@@ -51,6 +47,12 @@ CALLS = {
         ({"padding": ((-1, 0), (2, 0), (0, -2))}, (0, -2, 2, 0, -1, 0)), ({"padding": "valid"}, ()),
         ({"padding": "same"}, (1, 1, 1, 1, 0, 1)), ({"stride": (2, 1, 3)}, ()), ({"dilation": (3, 2, 1)}, ()),
         ({"groups": 2}, ())],
+    "conv_transpose1d": [({"stride": 3, "padding": 2, "output_padding": 1, "dilation": 2, "groups": 2}, ())],
+    "conv_transpose2d": [
+        ({"stride": (2, 3), "padding": (0, 2), "output_padding": (1, 0), "groups": 2}, ()), ({"padding": 1}, ()),
+        ({"dilation": (3, 1), "output_padding": (2, 0)}, ())],
+    "conv_transpose3d": [
+        ({"stride": (2, 1, 4), "padding": (1, 0, 2), "output_padding": (1, 0, 3), "dilation": (1, 3, 1)}, ())],
     "depthwise_conv1d": [
         ({}, ()), ({"padding": 3}, (3, 3)), ({"padding": (3, 1)}, (3, 1)), ({"padding": (-2, 4)}, (-2, 4)),
         ({"padding": "valid"}, ()), ({"padding": "same"}, (1, 2)), ({"padding": "same", "stride": 3}, (1, 2)),
@@ -61,7 +63,7 @@ CALLS = {
     "depthwise_conv2d": [({"stride": (2, 1), "padding": 1, "dilation": (1, 2)}, (1, 1, 1, 1))],
 }  # fmt: skip
 ROWS = [(name, *row, 1 + i % 2) for name, rows in CALLS.items() for i, row in enumerate(rows)]
-NUMBERS = ("stride", "dilation", "groups")
+NUMBERS = ("stride", "dilation", "groups", "lhs_dilation", "padding", "output_padding")
 
 
 def arrays(name, groups=1, dtype="fp32"):
@@ -100,7 +102,7 @@ def test_equals_torch(name, more, pad, lnc, request):
     if (name[-2:], lnc) == ("3d", 1):
         request.getfixturevalue("plainly")
     x, w, bias = arrays(name, more.get("groups", 1))
-    numbers = {one: more[one] for one in (*NUMBERS, "lhs_dilation") if one in more}
+    numbers = {one: more[one] for one in NUMBERS if one in more and (one[-7:] != "padding" or "transpose" in name)}
     wanted = torchs(name, x, w, bias, **numbers, pad=pad)
     np.testing.assert_array_equal(getattr(nkiconv, name)(x, w, bias=bias, lnc=lnc, **more), wanted)
 
@@ -295,13 +297,3 @@ def test_no_frames_and_empty_arrays():
     np.testing.assert_array_equal(y, conv3d(VOLUME, one_plane, initial_frames=none))
     y, final = conv3d(VOLUME[:0], TAPS, initial_frames=VOLUME[:0], return_final_frames=3)
     assert (y.shape, final.shape) == ((0, 4, 7, 3, 5), (0, 6, 3, 5, 7))
-
-
-@draws(16, 100)
-@example(Transposed(1, 1, 1, 1, (1, 1, 1), (2, 1, 1), (1, 1, 1), (1, 0, 0), (0, 0, 0), (2, 1, 1)), False)
-@given(transposed(groups=(1, 2)), st.booleans())
-def test_any_transposed_ones(call, last):
-    x, w = call.inputs("fp32")
-    stored, layout = (np.moveaxis(x, 1, -1).copy() if last else x), IMAGES[x.ndim][last]
-    y = getattr(nkiconv, f"conv_transpose{call.axes}d")(stored, w, groups=call.groups, layout=layout, **call.numbers())
-    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, call.truth(x, w))

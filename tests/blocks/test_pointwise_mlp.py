@@ -19,14 +19,10 @@ from nkiconv.schedules.pointwise_mlp import MlpGeometry
 #: (x, hidden channels, output channels): one tile and several of each kind of channels, images that share a bank,
 #: images of several banks, an odd one, groups of unlike banks, one pixel.
 SHAPES = {
-    "images share a bank": ((5, 20, 5, 6), 40, 24),
-    "several tiles": ((1, 130, 30, 20), 300, 140),
-    "banks of an image": ((2, 16, 24, 55), 64, 16),
-    "unlike banks": ((1, 8, 1, 1030), 24, 8),
-    "rows": ((3, 9, 70), 33, 130),
-    "volumes": ((2, 7, 3, 4, 5), 129, 5),
-    "a pixel": ((1, 3, 1, 1), 2, 1),
-}
+    "images share a bank": ((5, 20, 5, 6), 40, 24), "several tiles": ((1, 130, 30, 20), 300, 140),
+    "banks of an image": ((2, 16, 24, 55), 64, 16), "unlike banks": ((1, 8, 1, 1030), 24, 8),
+    "rows": ((3, 9, 70), 33, 130), "volumes": ((2, 7, 3, 4, 5), 129, 5), "a pixel": ((1, 3, 1, 1), 2, 1),
+}  # fmt: skip
 #: bias1, bias2, residual.
 ADDED = {"all": (True, True, True), "alone": (False, False, False), "biases": (True, True, False),
          "a residual": (False, False, True)}  # fmt: skip

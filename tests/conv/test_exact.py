@@ -93,16 +93,11 @@ def test_normals_at_the_edges(why, dtype):
 
 #: How an edge is run: the kernel's own choice, an algorithm, a precision; in NHWC where it says so.
 HOW = {
-    "bare": {},
-    "bare NHWC": {"layout": "NHWC"},
-    GEMM: {"config": config_of(GEMM)},
-    "implicit_gemm NHWC": {"config": config_of(GEMM), "layout": "NHWC"},
-    BLOCKS: {"config": config_of(BLOCKS)},
-    "M packing": {"config": config_of(BLOCKS, lanes=1)},
-    PIXELS: {"config": config_of(PIXELS), "layout": "NHWC"},
-    K_PACKING: {"config": config_of(K_PACKING)},
-    "fp16x3": {"precision": "fp16x3"},
-}
+    "bare": {}, "bare NHWC": {"layout": "NHWC"}, GEMM: {"config": config_of(GEMM)},
+    "implicit_gemm NHWC": {"config": config_of(GEMM), "layout": "NHWC"}, BLOCKS: {"config": config_of(BLOCKS)},
+    "M packing": {"config": config_of(BLOCKS, lanes=1)}, PIXELS: {"config": config_of(PIXELS), "layout": "NHWC"},
+    K_PACKING: {"config": config_of(K_PACKING)}, "fp16x3": {"precision": "fp16x3"},
+}  # fmt: skip
 EDGES = [
     (why, how, dtype)
     for how, why in itertools.product(HOW, EDGE)

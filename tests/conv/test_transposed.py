@@ -101,19 +101,13 @@ def patches(N, C, K, sizes, taps):
 
 #: x's channels, rows and images that do not fill the partitions, or more than do; taps of a bank and of several.
 PATCHES = {
-    "image": patches(2, 130, 3, (3, 4), (4, 4)),
-    "many rows": patches(3, 20, 2, (70, 2), (2, 3)),
-    "tall": patches(1, 4, 1, (150, 3), (3, 2)),
-    "more than a bank": patches(1, 5, 2, (2, 3), (25, 22)),
-    "many channels": patches(2, 40, 140, (3, 5), (2, 2)),
-    "row": patches(1, 10, 3, (1, 12), (1, 5)),
-    "parts of rows": patches(1, 9, 3, (2, 6), (3, 3)),
-    "uneven parts": patches(2, 9, 3, (14, 9), (2, 3)),
-    "volume": patches(1, 130, 3, (3, 2, 5), (2, 3, 4)),
-    "volumes": patches(2, 9, 2, (2, 70, 3), (3, 2, 2)),
-    "planes alone": patches(3, 9, 2, (4, 3, 5), (2, 1, 1)),
-    "planes of one tap": patches(2, 9, 2, (4, 3, 5), (1, 2, 2)),
-}
+    "image": patches(2, 130, 3, (3, 4), (4, 4)), "many rows": patches(3, 20, 2, (70, 2), (2, 3)),
+    "tall": patches(1, 4, 1, (150, 3), (3, 2)), "more than a bank": patches(1, 5, 2, (2, 3), (25, 22)),
+    "many channels": patches(2, 40, 140, (3, 5), (2, 2)), "row": patches(1, 10, 3, (1, 12), (1, 5)),
+    "parts of rows": patches(1, 9, 3, (2, 6), (3, 3)), "uneven parts": patches(2, 9, 3, (14, 9), (2, 3)),
+    "volume": patches(1, 130, 3, (3, 2, 5), (2, 3, 4)), "volumes": patches(2, 9, 2, (2, 70, 3), (3, 2, 2)),
+    "planes alone": patches(3, 9, 2, (4, 3, 5), (2, 1, 1)), "planes of one tap": patches(2, 9, 2, (4, 3, 5), (1, 2, 2)),
+}  # fmt: skip
 
 
 def _few_outputs(C, **more):

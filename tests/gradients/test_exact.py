@@ -76,15 +76,11 @@ OF_DIAGONALS = [
 ]  # fmt: skip
 #: 1x1 filters whose planes DMA transposes as they come: planes of several lines, of one, of few pixels, several banks.
 LINES = {
-    "several lines": ((3, 20, 9, 1), (14, 16)),
-    "one line": ((5, 140, 130, 1), (6, 5)),
-    "one row of two lines": ((2, 7, 5, 1), (1, 200)),
-    "few pixels": ((150, 3, 4, 1), (2, 2)),
-    "groups": ((2, 12, 8, 4), (8, 16)),
-    "banks": ((3, 600, 150, 1), (8, 8)),
-    "sequences": ((3, 10, 9, 1), (300,)),
+    "several lines": ((3, 20, 9, 1), (14, 16)), "one line": ((5, 140, 130, 1), (6, 5)),
+    "one row of two lines": ((2, 7, 5, 1), (1, 200)), "few pixels": ((150, 3, 4, 1), (2, 2)),
+    "groups": ((2, 12, 8, 4), (8, 16)), "banks": ((3, 600, 150, 1), (8, 8)), "sequences": ((3, 10, 9, 1), (300,)),
     "volumes": ((2, 6, 7, 1), (3, 4, 16)),
-}
+}  # fmt: skip
 #: Few output channels, x and gy in each other's place; where x meets all of gy at no tap there is no bias.
 EXCHANGED = {
     "same": ((2, 5, 3, 1), PLAIN, WIDE),

@@ -33,14 +33,10 @@ from nkiconv.simulator.timing.target import Target
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
 #: Filter gradients by name, with the shapes of their filters; a window of 3 and padding=1 keep all extents 5.
 OF_FILTERS = {
-    "conv1d_weight": (6, 6, 3),
-    "conv2d_weight": (6, 6, 3, 3),
-    "conv3d_weight": (6, 6, 3, 3, 3),
-    "conv_transpose1d_weight": (6, 6, 3),
-    "conv_transpose2d_weight": (6, 6, 3, 3),
-    "conv_transpose3d_weight": (6, 6, 3, 3, 3),
-    "depthwise_conv1d_weight": (6, 3),
-}
+    "conv1d_weight": (6, 6, 3), "conv2d_weight": (6, 6, 3, 3), "conv3d_weight": (6, 6, 3, 3, 3),
+    "conv_transpose1d_weight": (6, 6, 3), "conv_transpose2d_weight": (6, 6, 3, 3),
+    "conv_transpose3d_weight": (6, 6, 3, 3, 3), "depthwise_conv1d_weight": (6, 3),
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("plainly")

@@ -381,11 +381,7 @@ def _table(algorithm, kind, rows):
 
 #: Why it is here: a problem, and a config of an algorithm.
 EXACT = {
-    **_table(GEMM, "implicit_gemm", _GEMM),
-    **_table(PIXELS, "pixels", _PIXELS),
-    **_table(PIXELS, "windows", _WINDOWS),
-    **_table(PIXELS, "Toeplitz blocks", _DEPTHWISE),
-    **_table(K_PACKING, "K packing", _K_PACKING),
-    **_table(BLOCKS, "M packing", _M_PACKING),
-    **_table(BLOCKS, "groups", _GROUPS),
-}
+    **_table(GEMM, "implicit_gemm", _GEMM), **_table(PIXELS, "pixels", _PIXELS), **_table(PIXELS, "windows", _WINDOWS),
+    **_table(PIXELS, "Toeplitz blocks", _DEPTHWISE), **_table(K_PACKING, "K packing", _K_PACKING),
+    **_table(BLOCKS, "M packing", _M_PACKING), **_table(BLOCKS, "groups", _GROUPS),
+}  # fmt: skip

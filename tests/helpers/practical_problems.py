@@ -100,17 +100,10 @@ def grouped(rng: random.Random) -> dict[str, Any]:
 
 #: What draws a problem of each kind; conv2d, and depthwise ones, are drawn twice as often.
 KINDS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
-    "conv1d": row,
-    "conv2d": image,
-    "conv3d": volume,
-    "few inputs": few_in,
-    "few outputs": few_out,
-    "transposed conv1d": upsampled_row,
-    "transposed conv2d": upsampled,
-    "grouped": grouped,
-    "depthwise rows": depthwise_row,
-    "depthwise": depthwise,
-}
+    "conv1d": row, "conv2d": image, "conv3d": volume, "few inputs": few_in, "few outputs": few_out,
+    "transposed conv1d": upsampled_row, "transposed conv2d": upsampled, "grouped": grouped,
+    "depthwise rows": depthwise_row, "depthwise": depthwise,
+}  # fmt: skip
 OFTEN = ("conv2d", "depthwise")
 
 

@@ -1,10 +1,9 @@
-"""Transposed convolutions: any shape of them, and a check of the public kernels against torch in float64."""
+"""Transposed convolutions: calls of them, and a check of the public kernels against torch in float64."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from tolerances import integer_inputs
 
 import nkiconv
@@ -66,23 +65,3 @@ def check(call, dtype="bf16", lnc=2, last=False, **options):
     stored = np.moveaxis(x, 1, -1).copy() if last else x
     y = kernel(stored, w, **numbers, feature_group_count=call.groups, out_dtype=nl.float32, **options)
     np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, call.truth(x, w))
-
-
-@st.composite
-def transposed(draw, axes=(2, 3), most_channels=9, groups=(1,)):
-    """Any small one that has an output."""
-    rank, count = draw(st.sampled_from(axes)), draw(st.sampled_from(groups))
-    C, K = (count * draw(st.integers(1, most_channels)) for _ in range(2))
-
-    def every(numbers):
-        return tuple(draw(numbers) for _ in range(rank))
-
-    stride, dilation = every(st.integers(1, 4)), every(st.integers(1, 3))
-    most = [max(pair) - 1 for pair in zip(stride, dilation, strict=True)]
-    call = Transposed(
-        N=draw(st.integers(1, 3)), C=C, K=K, groups=count, sizes=every(st.integers(1, 6)),
-        taps=every(st.integers(1, 4)), stride=stride, padding=every(st.integers(0, 3)),
-        output_padding=tuple(draw(st.integers(0, one)) for one in most), dilation=dilation,
-    )  # fmt: skip
-    # less padding where it leaves nothing
-    return call if min(call.outputs) >= 1 else Transposed(**{**vars(call), "padding": (0,) * rank})
