@@ -296,12 +296,30 @@ def conformer():
     return ConformerModule(C, 5).eval()
 
 
+def convnext():
+    return fm.ConvNext().eval()
+
+
+def clip():
+    return fm.Clip().eval()
+
+
+def forwards(make, name):
+    """Where a part has a forward of its own."""
+    return of(make, lambda m: setattr(m.get_submodule(name), "forward", m.get_submodule(name).forward))
+
+
 #: What makes a model, its inputs' shapes, what stays and why, and what calls compute if that is not one convolution.
 LEFT = {
     "two users": (block(lambda m, x, t: m.conv1(m.act(z := m.norm1(x))) + z), T, NORM1, "conv2d sum"),
     "activation is read": (block(lambda m, x, t: m.conv1(z := m.act(m.norm1(x))) * z.mean()), T, NORM1),
     "returned": (block(lambda m, x, t: (m.conv1(m.act(z := m.norm1(x))), z)), T, NORM1),
     "one way": (block(lambda m, x, t: m.conv1(m.act(z)) if (z := m.norm1(x)).sum() > t.sum() else z), T, NORM1, ""),
+    "named": (block(lambda m, x, t: m.conv1(m.act(m.norm1(input=x)))), T, NORM1),
+    "named convolution": (block(lambda m, x, t: m.conv1(input=m.act(m.norm1(x)))), T, NORM1),
+    "several": (block(lambda m, x, t: m.conv1(m.act(m.norm1(x))) + m.conv2(m.norm1(x))), T,
+        "norm1: is called in several chains", "conv2d; conv2d sum"),
+    "an activation's forward": (forwards(fm.chain, "1"), X, "0: a module of it has a forward of its own"),
     "changed input": (block(changed_input), T, NORM1, "conv2d sum"),
     "changed between": (lambda: fm.two(changed_between, norm=nn.GroupNorm(2, C)), X, "norm: is not called in forward"),
     "hooks": (lambda: hooked(fm.chain(), "0"), X, f"0: {HOOKS}"),
@@ -323,34 +341,40 @@ LEFT = {
     "returned too": (lambda: fm.large(lambda large, y: (y, large)), X, f": {UNREAD}"),
     "changed in place": (lambda: made(fm.changed_before, conv=nn.Conv2d(C, C, 3, padding=1)), X,
         ": what runs between it and its convolution may change the image in place"),
+    "named image": (
+        lambda: made(lambda m, x: m.conv(input=F.interpolate(x, scale_factor=2)), conv=nn.Conv2d(C, C, 3)), X,
+        ": its convolution is given more than an image"),
     "pixels around": (lambda: fm.Grown(nn.Conv2d(C, C, 3, padding_mode="circular")), X, ": its convolution pads by"),
     "transposed one": (
         lambda: fm.Grown(nn.ConvTranspose2d(C, C, 3)), X, ": its convolution is transposed, or is none of image", BACK),
     "ours": (lambda: fm.Grown(ours.Conv2d(C, C, 3)), X, ": its convolution is not swapped by this call"),
-    "hooks in a layer": (lambda: hooked(fm.ConvNext().eval(), "mlp.act"), X, f"mlp.fc1: {IN_MLP}", ""),
-    "hooks of layers": (lambda: hooked(fm.ConvNext().eval(), "mlp"), X, f"mlp.fc2: {IN_MODEL}", "conv2d gelu"),
+    "hooks in a layer": (lambda: hooked(convnext(), "mlp.act"), X, f"mlp.fc1: {IN_MLP}", ""),
+    "hooks of layers": (lambda: hooked(convnext(), "mlp"), X, f"mlp.fc2: {IN_MODEL}", "conv2d gelu"),
     "what layers read is read": (lambda: fm.ConvNext(also=lambda h: h.permute(0, 3, 1, 2)).eval(), X,
         "mlp.fc1: is not the only one that sees its input", "conv2d sum"),
+    "a layer's forward": (forwards(convnext, "mlp.fc1"), X, "mlp.fc1: has a forward of its own", "conv2d sum"),
     "hardswish layers": (lambda: fm.ConvNext(fm.Mlp(nn.Hardswish())).eval(), X, f"mlp.fc1: {NOTHING}", "conv2d sum"),
     "layers in a chain": (lambda: fm.convolutions(nn.GroupNorm(2, C)).eval(), X,
         "fc1: is not swapped by this call, or is in a chain with its norm, as its own row says",
         "channel_stats; norm conv2d gelu; conv2d sum"),
     "excitation": (lambda: made(excitation, **EXCITED).eval(), X, f"fc2: {NOTHING}", "conv2d relu; conv2d"),
-    "rows with a forward": (of(conformer, lambda m: setattr(m.glu, "forward", m.glu.forward)), ROWS,
-        ": a module of it has a forward of its own", ROWS_APART),
+    "rows with a forward": (forwards(conformer, "glu"), ROWS, ": a module of it has a forward of its own", ROWS_APART),
     "rows without GLU": (of(conformer, lambda m: setattr(m, "glu", nn.Conv1d(2 * C, C, 1))), ROWS,
         ": what its forward does around the convolution is in no fused call", f"conv1d; {ROWS_APART}"),
     "another norm of pixels": (
         lambda: fm.Clip(kind="another").eval(), VIDEO, "norm2: is a PixelNorm, which is found to compute none of rms",
         TWO.replace("2d", "3d")),
-    "videos with hooks": (lambda: hooked(fm.Clip().eval(), "conv1"), VIDEO, f"norm2: {HOOKS}", TWO.replace("2d", "3d")),
+    "videos with hooks": (lambda: hooked(clip(), "conv1"), VIDEO, f"norm2: {HOOKS}", TWO.replace("2d", "3d")),
+    "videos in groups": (of(clip, lambda m: setattr(m, "conv1", fm.Wan(C, C, 3, padding=1, groups=2))), VIDEO,
+        "norm2: its convolution has groups, or is none of images or volumes", TWO.replace("2d", "3d")),
+    "videos whose convolution stays": (
+        forwards(clip, "conv1"), VIDEO, "norm2: its convolution is not swapped by this call", TWO.replace("2d", "3d")),
     "videos with a forward": (
-        of(lambda: fm.Clip().eval(), lambda m: setattr(m.norm2, "forward", m.norm2.forward)), VIDEO,
-        "norm2: a module of it has a forward of its own", TWO.replace("2d", "3d")),
+        forwards(clip, "norm2"), VIDEO, "norm2: a module of it has a forward of its own", TWO.replace("2d", "3d")),
     "an eps of the dtype": (
         lambda: fm.Ltx(lambda: nn.RMSNorm(C)).eval(), VIDEO, "norm2: is a RMSNorm, which is found to compute none of",
         "frames conv3d; frames conv3d sum"),
-    "videos without weight": (of(lambda: fm.Clip().eval(), lambda m: setattr(m, "norm2", fm.PixelNorm(1))), VIDEO,
+    "videos without weight": (of(clip, lambda m: setattr(m, "norm2", fm.PixelNorm(1))), VIDEO,
         f"norm2: has no weight of the convolution's {C} channels", TWO.replace("2d", "3d")),
 }  # fmt: skip
 
@@ -378,6 +402,8 @@ def test_what_stays(name):
     (lambda: fm.padded("replicate", sides=(0, 0, 0, 0, 1, 1)), "raises RuntimeError on a probe"),  # around channels
     (of(conformer, lambda m: setattr(m, "glu", nn.Identity())), "its forward raises RuntimeError on a probe"),
     (normed(nn.SiLU(), lambda y: y[:, :4], training=False), STAYS[3:]),
+    (of(convnext, lambda m: setattr(m.mlp.fc2, "weight", nn.Parameter(torch.ones(C, fm.WIDE) * 1j))),
+     "mlp.fc2: weights are torch.complex64; accepted are"),
 ])  # fmt: skip
 def test_modules_that_do_not_go_together_stay(make, why):
     assert why in told(convert(make(), fuse=True))[-1]
@@ -394,8 +420,10 @@ def test_a_fused_call_that_differs_is_left(monkeypatch):
 
 
 def test_what_is_fused_already_stays():
-    again = convert(convert(nn.Sequential(fm.Clip().eval(), fm.chain()), fuse=True).model, fuse=True)
-    assert told(again) == ["1.0: is in a fused chain already", "0.norm2: is in a fused chain already"]
+    again = convert(convert(nn.Sequential(fm.Clip(), fm.chain(), fm.ConvNext()).eval(), fuse=True).model, fuse=True)
+    norms, layers = ("1.0", "0.norm2"), ("2.mlp.fc1", "2.mlp.fc2")
+    assert told(again) == [*(f"{one}: is in a fused chain already" for one in norms),
+                           *(f"{one}: is a convolution already" for one in layers)]  # fmt: skip
     with pytest.raises(UnsupportedError, match="fuse=True: does not go with pack_filters"):
         convert(fm.chain().eval(), fuse=True, pack_filters="frozen", example_inputs=(image(*IMAGES[2]),))
 

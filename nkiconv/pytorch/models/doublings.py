@@ -149,8 +149,6 @@ def _reasons(model: torch.nn.Module, name: str, taken: Sequence[str], polyphase:
         yield "its convolution is transposed, or is none of images"
     elif convolution.padding_mode != "zeros":
         yield f"its convolution pads by padding_mode={convolution.padding_mode!r}"
-    elif "forward" in vars(convolution):
-        yield "its convolution has a forward of its own"
     elif not convolution.weight.is_meta and not agrees(convolution, _grown, partial(doubled, polyphase=polyphase)):
         yield "fused, it differs by more than rounding explains"
 

@@ -94,7 +94,7 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
     _, *parts = model.get_submodule(name.rpartition(".")[0]).modules()
     if is_hooked(*parts):
         yield "a module of it has hooks, which would see no tensor"
-    if "forward" in vars(norm) or "forward" in vars(convolution):
+    if "forward" in vars(norm):
         yield "a module of it has a forward of its own"
     if affine(norm, convolution.out_channels) is None:
         yield f"has no weight of the convolution's {convolution.out_channels} channels"

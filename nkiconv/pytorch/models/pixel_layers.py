@@ -345,8 +345,6 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Se
     if is_pointwise(linear):
         if found.name not in swapped:
             yield "is not swapped by this call, or is in a chain with its norm, as its own row says"
-        if getattr(linear, "activation", None) is not None:
-            yield "has an activation of its own"
     elif type(linear).forward is not torch.nn.Linear.forward or "forward" in vars(linear):
         yield "has a forward of its own"
     if is_hooked(*parts):
