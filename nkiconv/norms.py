@@ -66,14 +66,11 @@ def parts(name: str, given: Any) -> str:
     return f"{name}={shown(given)}: must be a tuple of arrays [P, N, C, 3]; pass one of each launch"
 
 
-def stats(name: str, given: Sequence[int], dtype: Any, images_and_channels: Sequence[int] | None = None) -> list[str]:
-    """Statistics of channels, [P, N, C, 3] in fp32; images_and_channels: (N, C) of those that they go with, or None."""
+def stats(name: str, given: Sequence[int], dtype: Any, images_and_channels: Sequence[int]) -> list[str]:
+    """Statistics of channels, [P, N, C, 3] in fp32; images_and_channels: (N, C) of those that they go with."""
     wrong = [rules.rank(name, given, "P, N, C, 3"), rules.array_dtype(name, dtype, ("fp32",))]
     if not wrong[0]:
-        wanted = (given[0], *(images_and_channels or given[1:3]), STATS)
-        wrong.append(rules.shape(name, given, wanted, "[P, N, C, 3]"))
-        if min(given) < 1:
-            wrong.append(f"{name}.shape={tuple(given)}: every extent must be at least 1; pass statistics of data")
+        wrong.append(rules.shape(name, given, (given[0], *images_and_channels, STATS), "[P, N, C, 3]"))
     return [one for one in wrong if one]
 
 

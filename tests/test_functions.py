@@ -203,6 +203,7 @@ EMPTY = [
     (lambda: conv2d(X[:0], W, padding=1), (0, 4, 9, 12)),
     (lambda: conv2d(X[:0].transpose(0, 2, 3, 1), W, layout="NHWC"), (0, 7, 10, 4)),
     (lambda: conv2d(X[:0], W, batch_group_count=2), (0, 4, 7, 10)),
+    (lambda: conv2d(X[:0], W, residual=np.zeros((0, 4, 7, 10), np.float32), beta=2), (0, 4, 7, 10)),
     (lambda: nkiconv.conv1d(X[:0, :, 0], W[:, :, 0]), (0, 4, 10)),
     (lambda: depthwise_conv1d(X[:0, :, 0], W[0, :, 0]), (0, 6, 10)),
     (lambda: nkiconv.depthwise_conv2d(X[:0], W[0][:, None]), (0, 6, 7, 10)),

@@ -80,6 +80,8 @@ REFUSED = {
         ({"padding": "same", "lhs_dilation": (1, 2)}, GeometryError, r"not defined with lhs_dilation=\(1, 2"),
         ({"batch_group_count": 2, "groups": 2, "w": W2}, UnsupportedError,
          "batch_group_count=2, groups=2: only one of them may be above 1, as in XLA"),
+        ({"batch_group_count": 2, "w": zeros(2, 6, 3, 3, 2)}, UnsupportedError, "filters of groups are not packed"),
+        ({"batch_group_count": 2, "w": W2}, GeometryError, "must have x's C=6 input channels, whatever"),
         ({"x": X.astype(FP8), "w": W.astype(FP8)}, DtypeError,
          r"no magnitude is above 240 .*astype\(ml_dtypes.float8_e4m3\)"),
         ({"x": X.astype(BF16), "w": W.astype(BF16), "precision": "tf32"}, UnsupportedError,

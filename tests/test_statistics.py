@@ -148,6 +148,7 @@ REFUSED = [
     ("rank of x", CHANNEL_STATS, (np.ones((2, 3), np.float32),), {}, LayoutError, "x.shape"),
     ("no pixels", CHANNEL_STATS, (np.ones((2, 3, 0), np.float32),), {}, GeometryError, "W"),
     ("dtype of x", CHANNEL_STATS, (np.ones((2, 3, 4)),), {}, DtypeError, "x.dtype=float64"),
+    ("no parts", NORM, (STATS[:0],), {"num_groups": 2}, GeometryError, "every extent of .* at least 1"),
     ("no stats", NORM, ([],), {}, GeometryError, r"stats=\(\)"),
     ("last axis", NORM, (STATS[..., :2],), {"num_groups": 2}, GeometryError, r"\[P, N, C, 3\]"),
     ("dtype of stats", NORM, (STATS.astype(BF16),), {}, DtypeError, "accepted are float32"),

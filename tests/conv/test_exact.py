@@ -50,7 +50,7 @@ PRODUCTS = RUNS + [
 ]  # fmt: skip
 KEPT = [
     "pixels: many-bf16", "implicit_gemm: M tiles, K tile by K tile-fp32", "Toeplitz blocks: odd channels-fp32",
-    "K packing: depthwise, dilation-bf16",
+    "K packing: depthwise, dilation-bf16", "implicit_gemm: M tiles, filters transposed by DMA-bf16",
 ]  # fmt: skip
 
 

@@ -64,6 +64,7 @@ refused(conv_transpose2d, {"input": X2, "weight": W2}, [
     ({"output_padding": X}, ValueError, r"output_padding=Tensor \(2, 6, 9, 11\) torch.float32: "),
 ])  # fmt: skip
 refused(pytorch.depthwise_conv1d, {"input": torch.zeros(2, 6, 9)}, [
+    ({"input": torch.zeros(9), "weight": torch.zeros(6, 1, 4)}, LayoutError, "input.shape=.*: must have 3 axes, or 2"),
     ({"weight": torch.zeros(12, 1, 4)}, GeometryError,
      r"weight.shape=\(12, 1, 4\): must be \[C, 1, S\] for C=6 channels"),
 ])  # fmt: skip

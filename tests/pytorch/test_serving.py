@@ -153,6 +153,13 @@ def test_a_step_reads_one_block_and_writes_another():
     assert torch.equal(states, after)
 
 
+@pytest.mark.parametrize(("x", "more"), [
+    (torch.zeros(0, 2), {}), (torch.zeros(0, 2), {"query_start_loc": tensor([0, 0]), "max_query_len": 0}),
+])  # fmt: skip
+def test_steps_of_no_tokens(x, more):
+    assert causal_conv1d_update(x, integers(1, 2, 3), integers(2, 4), None, None, **more).shape == (0, 2)
+
+
 @pytest.mark.usefixtures("estimates")
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
 def test_what_is_not_finite_stays_in_its_sequence(mode):
