@@ -132,8 +132,13 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool, regrets: bool
     text = "case", "algorithm", "settings", "bound by"
     numbers = "modelled us", "of the limit", "x copy floor", "instructions"
     main = "case", "algorithm", "modelled us", "of the limit", "bound by", "x copy floor", "instructions"
-    risks = ("worst regret", "fastest us", "its regret") if regrets else ()
-    grid = Grid(f"plans (trn2, {cores})", (*text, *numbers, *risks), text, (*main[:3], *risks, *main[3:]))
+    risks = ("worst regret", "worst constant", "fastest us", "its regret") if regrets else ()
+    grid = Grid(
+        f"plans (trn2, {cores})",
+        (*text, *numbers, *risks),
+        (*text, "worst constant"),
+        (*main[:3], *risks, *main[3:]),
+    )
     for case, one in found:
         grid.add(
             f"{case.name} {kind(one.problem.dtype, one.asked.precision)}",
@@ -144,10 +149,16 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool, regrets: bool
             f"{one.roofline_fraction:.1%}",
             f"{one.x_copy_floor:.2f}",
             f"{one.instructions:,}",
-            *((f"{one.worst_regret:.2f}", f"{one.fastest_us:,.2f}", f"{one.fastest_regret:.2f}") if regrets else ()),
+            *(_regrets(one) if regrets else ()),
         )
     grid.show(screen)
     notes(screen, *_notes(found), *(_regret_notes(found) if regrets else ()))
+
+
+def _regrets(one: Plan) -> tuple[str, ...]:
+    """A plan's worst regret, the constant that it is worst for, and the fastest candidate's us and worst regret."""
+    worst = next((f"{risk.constant}={risk.value:g}" for risk in one.risks), "-")
+    return f"{one.worst_regret:.2f}", worst, f"{one.fastest_us:,.2f}", f"{one.fastest_regret:.2f}"
 
 
 def _notes(found: list[tuple[Case, Plan]]) -> Iterator[str]:
