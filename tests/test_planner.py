@@ -102,7 +102,7 @@ def test_the_plan_is_the_fastest_of_its_alternatives(name):
     found = planned(cases.get(name).problem)
     first = found.alternatives[0]
     assert (first.algorithm, first.config) == (found.algorithm, found.config)
-    assert first.us <= min(one.us for one in found.alternatives if not one.at_least) * search.NEAR
+    assert first.us <= min(one.us for one in found.alternatives if not one.at_least) * 1.04
     assert {one.algorithm for one in (*found.alternatives, *found.rejected)} == set(ALGORITHMS)
 
 
@@ -110,8 +110,8 @@ def test_the_plan_has_the_least_mean_of_those_close_by_two_phases():
     """Of schedules: several numbers of buffers give that of the least time by two phases, before one of less mean."""
     problem = ConvProblem(N=2, C=32, K=32, W=256, S=20, groups=2, padding=((0, 0), (10, 10)))
     found = fresh(problem, robust="off")
-    near = [one for one in found.alternatives if one.us <= found.alternatives[0].us * search.NEAR and not one.at_least]
-    differ = {(one.us, one.instructions): one for one in sorted(near, key=lambda one: one.us)}
+    near = [one for one in found.alternatives if one.us <= found.modelled_us and not one.at_least]
+    differ = {one.us: one for one in sorted(near, key=lambda one: one.us)}
     assert next(iter(differ.values())).config != found.config
     kernel = nkiconv.profile(nkiconv.conv2d_implicit_gemm[2])
     x, w = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
@@ -122,6 +122,13 @@ def test_the_plan_has_the_least_mean_of_those_close_by_two_phases():
         means[one.config] = told.modelled_us
     assert found.modelled_us == pytest.approx(means[found.config])
     assert found.modelled_us <= min(means.values()) / 0.998
+
+
+def test_a_plan_that_keeps_its_rate_in_two_phases_alone_gives_way():
+    found = planned(cases.get("nkl_n1_c256_w512_s256").problem, robust="off")
+    ahead = [one for one in found.alternatives if one.us < found.alternatives[0].us and not one.at_least]
+    assert len({one.us for one in ahead}) > 1
+    assert found.worst_us < 1.1 * found.modelled_us
 
 
 # why, changes of the problem, arguments, pattern

@@ -15,8 +15,8 @@ timed once, and counted as often as they are tried.
 4. The proof. Candidates that seem faster than all that were timed as a whole are timed as a whole, as many as fit the
    budget, and then the leader, at most `VERIFIED` times, regardless of `BUDGET`; the fastest is the plan. A kernel of
    more than `VERIFIED_INSTRUCTIONS` is timed as a whole only in a wide search: else its plan is marked extrapolated.
-5. The mean. Times so far are means over two phases of the throttle's grid; of the few candidates close to the best,
-   the plan is that of the least mean over all.
+5. The mean. Times so far are means over two phases of the throttle's grid; of the few fastest, the plan is that of the
+   least mean over all.
 6. Risks. The plan's time with inferred constants at the ends of their ranges; where it takes much longer, the
    estimates there and their refinement are tried as hedges. A slower candidate of less expected regret becomes the plan
    (`robust`).
@@ -67,8 +67,8 @@ BEAM, ROUNDS = 3, 4
 #: Most phases of the throttle's grid, as many as a profile tries; at least two, as in some the Tensor Engine may stay
 #: at half rate in a kernel of any length.
 PHASES, PHASES_LEAST = 8, 2
-#: Trials whose means over all phases are compared, and their largest ratio to the fastest.
-MEANS, NEAR = 4, 1.04
+#: Most trials of different times whose means over all phases are compared.
+MEANS = 8
 #: Fastest candidates in a plan's alternatives.
 ALTERNATIVES = 24
 
@@ -281,26 +281,28 @@ class Search:
         return known is None or not known.is_whole or known.us > first.us * CLOSE
 
     def _least_mean(self, trials: list[Trial]) -> tuple[Trial, Phases]:
-        """The trial of the least mean over all the throttle's phases, a plan's time, and its phases: among the first
-        few that are close and the estimate, so that no plan is slower than it."""
+        """The trial of the least mean over all the throttle's phases, a plan's time, and its phases: among the fastest
+        that take different times, and the estimate, so that no plan is slower than it. Those whose mean over two phases
+        is no less than the least are left out."""
         alike = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
-        close = [one for one in _distinct(alike) if one.us <= trials[0].us * NEAR][:MEANS]
-        known = self.estimate and self.estimate.key
-        close += [one for one in alike if one.candidate.key == known and one not in close]
-        each = max(close[0].instructions, close[0].traced)
-        most = PHASES if self.wide else max(PHASES_LEAST, PHASE_INSTRUCTIONS // each)
-        best: tuple[Trial, Phases] | None = None
-        for one in close:
-            assert one.timing is not None
-            found = phases(one.timing.timed, most if best is None else len(best[1].at_us))
-            if best is None:
-                best = one, found
-                if len(found.at_us) == 1 or found.worst_us - min(found.at_us.values()) <= IDLE * found.worst_us:
-                    break
-            elif len(found.at_us) == len(best[1].at_us) and found.mean_us < best[1].mean_us * BETTER:
-                best = one, found
-        assert best is not None
-        return best
+        best, found = alike[0], self._phases(alike[0], PHASES)
+        least_us = found.mean_us * best.scale
+        distinct: dict[float, Trial] = {}
+        for one in sorted(alike, key=lambda one: one.us):
+            distinct.setdefault(one.us, one)
+        estimates = [one for one in alike if self.estimate is not None and one.candidate.key == self.estimate.key]
+        for one in (*list(distinct.values())[:MEANS], *estimates):
+            if one is not best and one.us < least_us:
+                own = self._phases(one, len(found.at_us))
+                if len(own.at_us) == len(found.at_us) and own.mean_us * one.scale < least_us * BETTER:
+                    best, found, least_us = one, own, own.mean_us * one.scale
+        return best, found
+
+    def _phases(self, one: Trial, most: int) -> Phases:
+        """A trial at up to so many phases, of a long kernel in a quick search fewer."""
+        assert one.timing is not None
+        few = PHASES if self.wide else max(PHASES_LEAST, PHASE_INSTRUCTIONS // max(one.instructions, one.traced))
+        return phases(one.timing.timed, min(few, most))
 
     def _told(self, trials: list[Trial], effort: str, regrets: Regrets | None = None) -> Plan:
         """The plan, from the fastest trial. regrets: of these trials; None for a plan without risks."""
