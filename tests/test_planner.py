@@ -67,13 +67,9 @@ def test_parts_are_doubled_until_the_times_of_units_are_alike(monkeypatch):
         us = 100.0 + units + min(units, 8)
         asked = Request(problem=reduction.of(units))
         return SimpleNamespace(
-            us=us,
-            least_us=us / 2,
-            cores_us=(us / 2, us / 2),
-            instructions=100 * units,
-            compiled=100 * units,
+            us=us, least_us=us / 2, cores_us=(us / 2, us / 2), instructions=100 * units, compiled=100 * units,
             request=asked,
-        )
+        )  # fmt: skip
 
     monkeypatch.setattr(times, "_traced", traced)
     monkeypatch.setattr(times, "most", (14_000, 1_500))

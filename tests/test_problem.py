@@ -10,16 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from nkiconv import cases
-from nkiconv.errors import (
-    ComparisonError,
-    DtypeError,
-    FileFormatError,
-    GeometryError,
-    LayoutError,
-    NkiconvError,
-    UnsupportedError,
-)
+from nkiconv import ComparisonError, FileFormatError, cases
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 from nkiconv.problem import ConvProblem, dtype_name
 
 #: N = 2, C = 6, 5 x 7 inputs, K = 4, 2 x 3 filter: nothing square, nothing symmetric.

@@ -14,19 +14,10 @@ import numpy as np
 import pytest
 
 import nkiconv
-from nkiconv import (
-    ConvProblem,
-    DtypeError,
-    GeometryError,
-    LayoutError,
-    NkiconvError,
-    UnsupportedError,
-    norms,
-    pixel_norms,
-    rules,
-)
+from nkiconv import ConvProblem, norms, pixel_norms, rules
 from nkiconv._nki import nl
 from nkiconv.axis import Axis
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 from nkiconv.planner.operations import OPERATIONS
 
 BF16 = ml_dtypes.bfloat16

@@ -252,14 +252,10 @@ def kernel_view(problem: ConvProblem, request: Request = PLAIN, strict_nonfinite
     """(Geometry, Options) as the public kernel reads them from its arguments."""
     x = SimpleNamespace(shape=x_shape(problem, request), dtype=NL[problem.dtype])
     geometry, _ = read_geometry(
-        x,
-        SimpleNamespace(shape=problem.filter_shape, dtype=NL[problem.dtype]),
-        (problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation),
-        (problem.C, 1),
-        (None, None, None),
-        problem.transposed,
-        request.chunks,
-    )
+        x, SimpleNamespace(shape=problem.filter_shape, dtype=NL[problem.dtype]),
+        (problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation), (problem.C, 1),
+        (None, None, None), problem.transposed, request.chunks,
+    )  # fmt: skip
     shapes = {"channel": (problem.C,), "image": (problem.N, problem.C)}
     numbers = [
         one and SimpleNamespace(shape=shapes[one], dtype=nl.float32) for one in (request.x_scale, request.x_shift)

@@ -80,19 +80,11 @@ def drawn(rng: random.Random, kind: str) -> dict[str, Any]:
     sides = [0 if kind == "patch" else (taps - 1) * dilation // 2 for taps in (R, S)]
     along = (1, stride) if kind == "row" else (stride, stride)
     return {
-        "N": rng.choice([1, 1, 2, 4, 8, 16]),
-        "C": C,
-        "H": H,
-        "W": W,
-        "K": K,
-        "R": R,
-        "S": S,
-        "stride": along,
+        "N": rng.choice([1, 1, 2, 4, 8, 16]), "C": C, "H": H, "W": W, "K": K, "R": R, "S": S, "stride": along,
         "rhs_dilation": (1, dilation) if kind == "row" else (dilation, dilation),
-        "padding": tuple((side, side) for side in sides),
-        "groups": groups,
+        "padding": tuple((side, side) for side in sides), "groups": groups,
         "dtype": rng.choice(["bf16", "bf16", "fp16", "fp32"]),
-    }
+    }  # fmt: skip
 
 
 def conv3d(count: int, seed: int, most_flops: float = FLOPS) -> list[ConvProblem]:
