@@ -29,6 +29,26 @@ def test_run_writes_what_a_kernel_returns(target, eps, tmp_path):
     assert_relative(np.load(tmp_path / "y.npy"), expected, 97 / 2 + 6)
 
 
+@pytest.mark.parametrize(
+    "target", ["matmul.py:matmul", "matmul.py:matmul_reused", "softmax.py:softmax", "softmax.py:softmax_fused"]
+)
+def test_other_examples_compute_what_they_say(target, tmp_path):
+    """Products of integers exactly; quotients within the roundings of a sum of 1,024, fused of powers in bf16."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-3, 4, (256, columns)).astype(np.float32) for columns in (256, 1024))
+    given = {"a": a, "b": b} if "matmul" in target else {"b": b}
+    for name, one in given.items():
+        np.save(tmp_path / f"{name}.npy", one)
+    inputs = [word for name in given for word in ("--input", tmp_path / f"{name}.npy")]
+    done("run", FILE.with_name(target), *inputs, "--lnc", 1, "--out", tmp_path / "y.npy")
+    if "matmul" in target:
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), a.T @ b)
+    else:
+        powers = np.exp(b.astype(np.float64))
+        operations = 1024 + 2**16 * ("fused" in target)
+        assert_relative(np.load(tmp_path / "y.npy"), powers / powers.sum(1, keepdims=True), operations)
+
+
 def test_run_as_json():
     found = json.loads(run("run", PLAIN, *INPUTS, "--lnc", 1, "--json").stdout)
     [one] = found["rows"]
