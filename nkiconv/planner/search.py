@@ -269,8 +269,7 @@ class Search:
         timed = [one for one in ranked if not one.at_least]
         if not timed:
             raise NothingRuns(times.rejected)
-        whole = [one for one in timed if one.is_whole]
-        first = timed[0]
+        whole, first = [one for one in timed if one.is_whole], timed[0]
         if whole and not first.is_whole and (times.is_unproven(first) or not self._leads(first)):
             first = whole[0]  # others that seemed faster were not, so this one may not be either
         return [first, *[one for one in ranked if one is not first]]
@@ -287,12 +286,10 @@ class Search:
         alike = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
         best, found = alike[0], self._phases(alike[0], PHASES)
         least_us = found.mean_us * best.scale
-        distinct: dict[float, Trial] = {}
-        for one in sorted(alike, key=lambda one: one.us):
-            distinct.setdefault(one.us, one)
-        estimates = [one for one in alike if self.estimate is not None and one.candidate.key == self.estimate.key]
-        for one in (*list(distinct.values())[:MEANS], *estimates):
-            if one is not best and one.us < least_us:
+        known, tried = self.estimate and self.estimate.key, {best.us}
+        for one in alike[1:]:
+            if one.us < least_us and (one.candidate.key == known or (one.us not in tried and len(tried) < MEANS)):
+                tried.add(one.us)
                 own = self._phases(one, len(found.at_us))
                 if len(own.at_us) == len(found.at_us) and own.mean_us * one.scale < least_us * BETTER:
                     best, found, least_us = one, own, own.mean_us * one.scale
