@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from itertools import cycle
+from typing import Any
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import GY_TRANSPOSED
@@ -77,7 +78,9 @@ def hold(work, ahead, feed, index):
     other taps and passes share channels; others of those used longest ago that no tile in its buffer reads."""
     one, tile, count, blocks = feed.tiles[index].one, feed.tiles[index].tile, len(feed.buffers), feed.of(index)
     needed = {t: held_of(work, one, tile, t) for t in (*one.planes, -1)}
-    found = {t: next((each for each in ahead.held[t < 0] if each.what == what), None) for t, what in needed.items()}
+    found: dict[int, Any] = {
+        t: next((each for each in ahead.held[t < 0] if each.what == what), None) for t, what in needed.items()
+    }
     taken = [each for at in range(max(0, index - count + 1), index) for each in ahead.there[at % count][1].values()]
     for t, what in needed.items():
         pool = ahead.held[t < 0]
