@@ -132,7 +132,7 @@ REFUSED = [
     ("images", {"H": 3}, {"operation": "depthwise_conv1d"}, "takes rows .*use conv2d"),
     ("dense", {"groups": 1}, {"operation": "depthwise_conv1d"}, "takes depthwise problems .*use conv2d"),
     ("operation", {}, {"operation": "conv4d"}, "operation='conv4d': accepted are None, depthwise_conv1d, conv2d"),
-    ("a type for a name", {}, {"out_dtype": np.int32}, "numpy.int32.*: accepted are None, bf16"),
+    ("a type for a name", {}, {"out_dtype": np.int32}, "out_dtype='int32': accepted are None, bf16"),
     ("state of images", {"H": 3}, {"initial_state": True}, "conv2d has no state"),
     ("precision", {}, {"precision": "tf32"}, "x and w are bf16, whose products are exact"),
     ("packed groups", {}, {"packed": True}, "packed=True: groups=130"),

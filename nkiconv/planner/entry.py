@@ -170,8 +170,8 @@ def _several(algorithms: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _short_name(dtype: Any) -> str:
-    """nkiconv's name of a dtype; anything else as text, to be refused with the other errors."""
+    """nkiconv's name of a dtype; anything else by its name or as text, to be refused with the other errors."""
     try:
         return dtype_name(dtype)
     except DtypeError:
-        return str(dtype)
+        return getattr(dtype, "__name__", str(dtype))
