@@ -9,10 +9,11 @@ from .options import PROLOGUE_ARGUMENTS, Options, adds_last, no_prologue, one_gr
 from .patches import PatchSettings, patches_unsupported, takes_patches
 from .pixel_tiles import PixelSettings, can_fold, is_padded
 from .planes import taps_are_inside
+from .relayout import takes_windows
 from .settings import Config, Settings
 from .tiles import BANK_COLUMNS, P_MAX, QUADRANT
 from .volume_rows import RowSettings
-from .windows import WindowSettings, has_windows, windows_unsupported
+from .windows import WindowSettings, windows_unsupported
 
 NAME = "activation_stationary"
 
@@ -25,7 +26,7 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         return reason or no_prologue(options, f"{NAME} takes none of depthwise problems")
     if reason == "" and takes_patches(geometry, options):
         return patches_unsupported(geometry, options)
-    if reason == "" and has_windows(geometry):
+    if reason == "" and takes_windows(geometry):
         return windows_unsupported(options)
     if reason == "":
         reason = one_group_unsupported(geometry, NAME, False)
@@ -131,6 +132,6 @@ def settings_of(geometry: Geometry, options: Options) -> type[Settings]:
         return DepthwiseSettings
     if takes_patches(geometry, options):
         return PatchSettings
-    if has_windows(geometry):
+    if takes_windows(geometry):
         return WindowSettings
     return RowSettings if writes_rows(geometry) else PixelSettings

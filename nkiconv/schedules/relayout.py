@@ -24,7 +24,7 @@ from .options import Options
 from .patches import is_patches
 from .prices import round_trip_ns, transposed_ns
 from .tiles import P_MAX, PARTS, Part, cut, cut_at, div_ceil
-from .windows import has_windows
+from .windows import has_windows, windows_ns
 
 #: Algorithms that write NHWC without a copy; those that read it without one, except x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")
@@ -34,8 +34,8 @@ FEW = 64
 #: Bytes a partition of one piece of a copy of x or y, and of filters.
 PIECE_BYTES, FLIP_BYTES = 16_384, 8192
 #: Least ratio of the time of DMA transposes to that of sorting pixels at which sorting pays: matmuls hide transposes,
-#: and wait for the sorted copy. Of 3x3 on 3 to 16 channels, 128 to 256 columns, sorting takes 1.11 to 1.23 times as
-#: long at ratios of 1.5 to 1.7, 0.82 to 0.98 at 2.1, and 0.75 to 0.91 at 2.6.
+#: and wait for the sorted copy. By `python tests/few_channels` 2.5 takes 1.01 times as long as the faster way, 1.14 at
+#: worst; so does 2.2. With 7x7 filters, 2.1 takes 1.38 times as long at worst.
 HIDDEN = 2.5
 #: Cached answers of `sorts_x`.
 KEPT = 256
@@ -65,7 +65,7 @@ def copies_x(algorithm: str, geometry: Geometry) -> bool:
     if algorithm == "weight_stationary":  # planes that are channels are loaded row by row; a cast has no buffer
         own = own and geometry.planes.taps == 1 and geometry.itemsize == geometry.hbm_itemsize
     own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))
-    own = own and not (sorts_x(geometry) and not (algorithm == "activation_stationary" and has_windows(geometry)))
+    own = own and not (sorts_x(geometry) and not (algorithm == "activation_stationary" and takes_windows(geometry)))
     return not own and are_side_by_side(geometry) and geometry.x_strides[3] > 1
 
 
@@ -75,11 +75,30 @@ def sorts_x(geometry: Geometry) -> bool:
     partitions."""
     if not is_transposed(geometry) or geometry.C > FEW:
         return False
-    target, copies, columns = Target.of(Rates()), x_to_rows(geometry), geometry.columns.size
+    target, copies = Target.of(Rates()), x_to_rows(geometry)
+    return all(one.is_sorted for one in copies) and _sorted_ns(target, geometry) < _transposed_ns(target, geometry)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def takes_windows(geometry: Geometry) -> bool:
+    """Whether activation_stationary computes windows, as they take less than x as rows; `python tests/few_channels`:
+    1.003 times as long as the faster way, 1.06 at worst."""
+    if not has_windows(geometry):
+        return False
+    rows_ns, target = _sorted_ns if sorts_x(geometry) else _transposed_ns, Target.of(Rates())
+    return windows_ns(target, geometry) < rows_ns(target, geometry)
+
+
+def _sorted_ns(target: Target, geometry: Geometry) -> float:
+    """ns of a sorted copy of x, as long as transposes that matmuls hide would take."""
+    return HIDDEN * (round_trip_ns(target) + copies_ns(target, x_to_rows(geometry)))
+
+
+def _transposed_ns(target: Target, geometry: Geometry) -> float:
+    """ns of a core's DMA transposes of x."""
+    columns = geometry.columns.size
     pixels = geometry.planes.size * geometry.rows.size * columns / PARTS
-    by_dma_ns = transposed_ns(target, geometry.C, pixels, columns, geometry.hbm_itemsize)
-    copied_ns = round_trip_ns(target) + copies_ns(target, copies)
-    return all(one.is_sorted for one in copies) and HIDDEN * copied_ns < by_dma_ns
+    return transposed_ns(target, geometry.C, pixels, columns, geometry.hbm_itemsize)
 
 
 def copies_y(algorithm: str, geometry: Geometry) -> bool:

@@ -12,19 +12,19 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from ..simulator.timing.target import Target
 from .channel_pieces import all_places, own_piece
 from .cuts import Outputs
 from .geometry import Geometry, filter_rows, is_evenly_apart, is_transposed, num_taps, sees_itself, writes_rows
 from .moving_filters import way_of
 from .options import Options, keeps_sums, no_prologue, norm_bytes
-from .pixel_tiles import SHARDS, PixelItem, PixelItems, cut_of, is_padded, source_of
+from .pixel_tiles import SHARDS, Cut, PixelItem, PixelItems, Source, cut_of, is_padded, source_of
+from .prices import array_end_ns, matmul_ns, moved_ns, transpose_ns
 from .settings import WARM_UPS, Settings, choice, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut_into, div_ceil, fits_sbuf
 
-#: The least bytes of a row of a window, and the most channels: DMA transposes others, or an engine sorts them. With
-#: 28 x 28 outputs of 64 channels rows of 24 and 32 bytes take 1.02 and 1.28 times as long as if sorted, of 42 to 84
-#: 0.78 to 0.94 times.
-RUN_BYTES, CHANNELS = 40, 16
+#: The most channels, each a K tile.
+CHANNELS = 16
 #: Windows in SBUF as loaded, and transposed; cached answers to whether a problem is computed as windows.
 BUFFERS, PLANS_KEPT = 2, 128
 
@@ -59,7 +59,7 @@ class WindowSchedule(PixelItems):
 
 
 def has_windows(geometry: Geometry) -> bool:
-    """Whether windows are computed as above: each of x's elements is in one, and padding in none."""
+    """Whether windows can be computed as above: each of x's elements is in one, and padding in none."""
     rows, columns, few = geometry.rows, geometry.columns, geometry.groups == 1 and geometry.C <= CHANNELS
     own = few and is_transposed(geometry) and not writes_rows(geometry) and geometry.itemsize == geometry.hbm_itemsize
     own = own and geometry.frames is None and geometry.depth is None and geometry.upsample == 1
@@ -68,7 +68,7 @@ def has_windows(geometry: Geometry) -> bool:
     own = own and apart and not (is_padded(rows) or is_padded(columns))
     own = own and num_taps(geometry) > 1 and columns.taps <= P_MAX
     stored = geometry.packed == 0 and way_of(geometry, False) != "backwards"
-    return own and stored and columns.taps * geometry.C * geometry.itemsize >= RUN_BYTES and fits(geometry)
+    return own and stored and fits(geometry)
 
 
 @functools.lru_cache(maxsize=PLANS_KEPT)
@@ -82,16 +82,33 @@ def windows_unsupported(options: Options) -> str:
     return no_prologue(options, "windows that do not overlap take none; use stacked")
 
 
-def make_windows(geometry: Geometry, options: Options, settings: WindowSettings) -> WindowSchedule | None:
-    """The WindowSchedule of settings; None if SBUF has no room."""
+def windows_ns(target: Target, geometry: Geometry) -> float:
+    """ns of a core's DMA for windows, or of its Tensor Engine, which transposes and multiplies their K tiles, less the
+    time to multiply full ones, which other algorithms take too."""
+    blocks, passes = len(blocks_of(geometry)[2]) / PARTS, div_ceil(geometry.K, BANK_COLUMNS)
+    multiplied_ns = passes * matmul_ns(target, geometry, min(geometry.K, BANK_COLUMNS))
+    k_tiles = geometry.C * div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps)
+    more = k_tiles - div_ceil(geometry.C * num_taps(geometry), P_MAX)
+    array_ns = array_end_ns(target, 0.0, blocks * (k_tiles * transpose_ns(target, geometry) + more * multiplied_ns))
+    elements = geometry.C * num_taps(geometry) * geometry.planes.out * geometry.rows.out * geometry.columns.out / PARTS
+    return max(array_ns, moved_ns(target, elements, geometry.columns.taps * geometry.C, P_MAX, geometry.itemsize))
+
+
+def blocks_of(geometry: Geometry) -> tuple[Source, Cut, list[Outputs]]:
+    """Source and sizes of blocks of pixels, and the blocks."""
     source = source_of(geometry, 1, 1, 1)
     sizes = cut_of(source, geometry, 1, num_taps(geometry) * geometry.columns.out * P_MAX)
-    by_channels = settings.shard == "channels" and geometry.K > 1
-    batches = cut_into(geometry.K, PARTS if by_channels else 1)
     images, rows = geometry.planes.out, geometry.rows.out
     groups = cut_into(images, div_ceil(images, sizes.images))
     heights = cut_into(rows, div_ceil(rows, sizes.rows))
-    blocks = [Outputs(*z, *p, *q) for z in groups for p in heights for q in sizes.parts]
+    return source, sizes, [Outputs(*z, *p, *q) for z in groups for p in heights for q in sizes.parts]
+
+
+def make_windows(geometry: Geometry, options: Options, settings: WindowSettings) -> WindowSchedule | None:
+    """The WindowSchedule of settings; None if SBUF has no room."""
+    source, sizes, blocks = blocks_of(geometry)
+    by_channels = settings.shard == "channels" and geometry.K > 1
+    batches = cut_into(geometry.K, PARTS if by_channels else 1)
     most = cut_into(filter_rows(geometry), div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps))
     tiles = [WindowTile(c, *rows) for rows in most for c in range(geometry.C)]
     found = WindowSchedule(

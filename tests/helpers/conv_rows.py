@@ -150,7 +150,7 @@ _WINDOWS = {
         ConvProblem(N=2, C=3, D=3, H=16, W=32, K=70, T=1, R=8, S=8, stride=(1, 8, 9), layout="NDHWC"),
         {"shard": "images"},
     ),
-    "several banks of a row": (_WINDOW.replace(N=1, C=4, H=4, W=8 * 150, K=530, R=4, stride=(4, 8)), {}),
+    "several banks of a row": (_WINDOW.replace(N=1, C=2, H=8, W=8 * 150, K=530), {}),
 }
 
 #: Depthwise, by Toeplitz matrices of all taps; the last seven have zeros between pixels.
