@@ -66,9 +66,9 @@ def steps(name, given):
     return " ".join(filter(None, (*before, plain, *after, "stats" * stats)))
 
 
-def calls(model, *inputs):
-    """What the calls of a run without gradients compute, but of norms' scale and shift."""
-    with Seen() as seen, torch.no_grad():
+def calls(model, *inputs, grad=False):
+    """What the calls of a run compute, but of norms' scale and shift."""
+    with Seen() as seen, torch.set_grad_enabled(grad):
         model(*(one if one is None else one.clone() for one in inputs))
     found = []
     for func, args, kwargs in seen.nkiconvs:
@@ -76,7 +76,7 @@ def calls(model, *inputs):
         given = {one.name: one.default_value for one in arguments if one.has_default_value()}
         given |= dict(zip((one.name for one in arguments), args, strict=False)) | kwargs
         found.append(steps(func.name().removeprefix("nkiconv::"), given))
-    return "; ".join(one for one in found if one != "norm_scale_shift")
+    return "; ".join(one for one in found if one not in ("norm_scale_shift", "known_stats"))
 
 
 def terms_of(model):

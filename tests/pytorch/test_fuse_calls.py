@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
 from nkiconv.pytorch.models import pixel_chains
+from nkiconv.pytorch.models.callers import within
 from nkiconv.pytorch.models.pending import Normed
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -257,12 +258,13 @@ def test_a_model_that_was_converted_in_the_other_mode(first):
 
 def test_statistics_move_once_for_each_call():
     """However often code that no graph shows asks for what the norm gives."""
-    (norm, act, conv), model = pair(lambda: fm.chain(nn.BatchNorm2d(C)), training=True)
-    x, expected = image(*X), copy.deepcopy(model[0]).double()
-    z = norm(x)
-    assert isinstance(z, Normed)
-    first, other = act(z), z * 1
-    found, right = [other, conv(first), first + 0, z + 0], expected(x.double())
+    chain, model = pair(lambda: fm.chain(nn.BatchNorm2d(C)), training=True)
+    (norm, act, conv), x, expected = chain, image(*X), copy.deepcopy(model[0]).double()
+    with within(chain):
+        z = norm(x)
+        assert isinstance(z, Normed)
+        first, other = act(z), z * 1
+        found, right = [other, conv(first), first + 0, z + 0], expected(x.double())
     assert int(norm.num_batches_tracked) == 1
     h = F.silu(right)
     found += [norm.running_mean, norm.running_var]
@@ -403,7 +405,7 @@ def test_an_input_that_changes_in_the_meantime_is_refused(name):
     make, shape, begin, ask = CHANGES[name]
     found, _ = pair(make)
     x = image(*shape)
-    with torch.no_grad():
+    with torch.no_grad(), within(found):
         pending = begin(found, x)
         for one in (x, TIME) if pending is not x else ():
             one.add_(1)

@@ -6,14 +6,16 @@ import fused_models as fm
 import numpy as np
 import pytest
 import torch
-from chained import C, assert_gradients, close, image, made, pair, terms_of
+from chained import C, assert_gradients, calls, close, image, made, pair, terms_of
 from fused_sequences import ConformerModule, Delta
 from gradchecks import assert_batches, assert_derivatives, assert_tangents
 from gradchecks import assert_gradients as assert_gradients_of
 from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from nkiconv.pytorch import causal_conv1d_fn, channel_stats, norm_scale_shift
 from nkiconv.pytorch.computers.statistics import Norm, norm_by_torch, stats_by_torch
+from nkiconv.pytorch.models.callers import within
 from nkiconv.pytorch.models.pending import Normed
 from nkiconv.pytorch.operators.statistics import known_stats
 
@@ -93,10 +95,91 @@ def frozen_norm(self, x):
     return conv(act(x))
 
 
-@pytest.mark.parametrize("forward", [parts_one_by_one, frozen_norm])
-def test_a_chain_in_other_modes_keeps_its_gradients(forward):
-    """The chain is proved by its own forward, and then called by another."""
-    assert_gradients(*(made(forward, parts=one) for one in pair(fm.chain)), image(*X))
+def read_within(self, x):
+    """As a chain's forward would, if no graph showed it."""
+    with within(self.parts):
+        return parts_one_by_one(self, x)
+
+
+def frozen_within(self, x):
+    norm, act, conv = self.parts
+    with torch.no_grad(), within(self.parts):
+        x = norm(x)
+    with within(self.parts):
+        return conv(act(x))
+
+
+def custom_within(self, x):
+    norm, _, conv = self.parts
+    with within(self.parts):
+        return conv(Silu.apply(norm(x)))
+
+
+def segments(self, x):
+    return checkpoint_sequential(self.parts, 3, x, use_reentrant=False)
+
+
+def segments_again(self, x):
+    return checkpoint_sequential(self.parts, 3, x, use_reentrant=True)
+
+
+def checkpoint_within(reentrant):
+    """As a forward does whose flag was set after the conversion."""
+
+    def forward(self, x):
+        with within(self.parts):
+            for part in self.parts:
+                x = checkpoint(part, x, use_reentrant=reentrant)
+        return x
+
+    return forward
+
+
+#: Forwards that call modules of a chain, which its own forward proves.
+CALLERS = {
+    one.__name__: one
+    for one in (parts_one_by_one, frozen_norm, read_within, frozen_within, custom_within, segments, segments_again)
+}
+CALLERS |= {f"checkpoint within, {one}": checkpoint_within(one) for one in (False, True)}
+
+
+@pytest.mark.parametrize("name", CALLERS)
+def test_other_callers_of_a_chain(name):
+    """They get tensors where C++ of torch may read them, and the gradients."""
+    assert_gradients(*(made(CALLERS[name], parts=one) for one in pair(fm.chain)), image(*X))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_of_blocks_stay_fused(reentrant):
+    """A chain that two blocks share is computed at the end of the first, one within a block is one call."""
+
+    class Blocks(nn.Module):
+        checkpoints = False
+
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Sequential(nn.Conv2d(C, C, 1), *fm.chain(conv=nn.Conv2d(C, C, 3)), nn.GroupNorm(2, C))
+            self.second = nn.Sequential(nn.SiLU(), nn.Conv2d(C, 4, 1))
+
+        def forward(self, x):
+            for one in (self.first, self.second):
+                x = checkpoint(one, x, use_reentrant=reentrant) if self.checkpoints else one(x)
+            return x
+
+    found, model = pair(Blocks)
+    assert calls(found, image(*X)) == "conv2d stats; norm silu conv2d stats; norm silu conv2d"
+    found.checkpoints = model.checkpoints = True
+    assert_gradients(found, model, image(*X))
+    assert calls(found, image(*X).requires_grad_(), grad=True) == "conv2d stats; norm silu conv2d stats; conv2d"
+
+
+@pytest.mark.parametrize("compute", [lambda norm, x: norm(x), lambda norm, x: nn.Sequential(norm, nn.ReLU())(x)])
+def test_modules_by_themselves_give_tensors(compute):
+    """Also such that C++ takes, and a slice of a Sequential."""
+    (chain, model), x = pair(fm.chain), image(*X)
+    for found, expected in ((compute(chain[0], x), compute(model[0], x)), (chain[:2](x), model[:2](x))):
+        assert type(found) is torch.Tensor
+        assert close(found, expected, C * X[2] * X[3])
 
 
 @pytest.mark.slow
@@ -180,18 +263,18 @@ OPERATORS = [getattr(operator, name) for name in ("lt", "ge", "eq", "ne", "floor
 @pytest.mark.parametrize("two", OPERATORS)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_operators_of_a_pending_result(two, is_first):
-    (norm, *_), (plain, *_) = pair(fm.chain)
-    x = image(*X)
-    h = norm(x)
+    (chain, (plain, *_)), x = pair(fm.chain), image(*X)
+    with within(chain):
+        h = chain[0](x)
     assert isinstance(h, Normed)
     found, expected = (two(one, 2.0) if is_first else two(2.0, one) for one in (h, plain(x)))
     assert close(found.float(), expected.float(), C * X[2] * X[3])
 
 
 def test_a_pending_result_as_other_objects():
-    (norm, *_), (plain, *_) = pair(fm.chain)
-    x = image(*X)
-    with torch.no_grad():
+    (chain, (plain, *_)), x = pair(fm.chain), image(*X)
+    norm = chain[0]
+    with torch.no_grad(), within(chain):
         y = plain(x)
         assert np.array_equal(np.asarray(norm(x)), y)
         assert float(norm(x)[0, 0, 0, 0]) == float(y[0, 0, 0, 0])

@@ -3,7 +3,7 @@
 torch.fx's graphs of all paths through a module's forward (`follows`) prove two things: the convolution is the only
 reader of the normalized and activated tensor, and no operator changes the norm's input in place before the convolution
 reads it. Each chain is compared with its modules in float64 before it is made. Calls outside of the graphs, such as a
-norm called by other code, stay correct: see `pending`.
+norm called by other code, stay correct: see `callers`.
 """
 
 from __future__ import annotations

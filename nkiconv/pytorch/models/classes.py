@@ -96,6 +96,11 @@ def _history(kind: Any) -> tuple[tuple[str, ...], Any]:
     return names, kind
 
 
+def origin(kind: Any) -> Any:
+    """The class from which nkiconv made this one, or the class itself."""
+    return _history(kind)[1]
+
+
 def change_class(module: Any, change: Change) -> None:
     """Give a module the class that `change` makes of its own.
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from . import chains, doublings, epilogues, first_planes, pixel_chains, pixel_layers, row_blocks
+from . import callers, chains, doublings, epilogues, first_planes, pixel_chains, pixel_layers, row_blocks
 from .epilogues import Epilogue
 from .follows import regions_of
-from .fusing import is_channel_norm, read_pending
+from .fusing import is_channel_norm, read_pending, waits
 from .pixel_layers import is_linear
 from .report import Chain, Doubling, Fold, PixelLayer, RowBlock
 from .ways import Copy
@@ -27,6 +27,7 @@ class Fusion(NamedTuple):
     epilogues: Mapping[str, Epilogue] = {}
     doublings: tuple[Doubling, ...] = ()
     first_planes: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()  # prefixes of names in the modules whose graphs prove them
 
 
 def find(
@@ -57,7 +58,8 @@ def find(
     others = [name for name in plain if name not in taken and name.rpartition(".")[0] not in within]
     grown = doublings.find(model, regions, unproved, others, copied, polyphase)
     ends = epilogues.find(model, others, folds, before, regions)
-    return Fusion(before, after, layers, blocks, ends, grown, first_planes.find(model, plain))
+    planes, proving = first_planes.find(model, plain), tuple(region.prefix for region in regions)
+    return Fusion(before, after, layers, blocks, ends, grown, planes, proving)
 
 
 def _is_read(module: torch.nn.Module) -> bool:
@@ -76,7 +78,21 @@ def take(model: torch.nn.Module, found: Fusion, swapped: Sequence[str], strict_n
     first_planes.take(model, found.first_planes)
     pixel_chains.take(model, after)
     pixel_layers.take(model, layers, strict_nonfinite)
+    callers.take(model, _handing(model, found), found.regions)
     row_blocks.take(model, blocks, swapped)
+
+
+def _handing(model: torch.nn.Module, found: Fusion) -> dict[str, str]:
+    """The module that holds a chain by the name of each module that hands on a pending result of it."""
+    handing = {one.name: one.name for one in found.layers + found.doublings if one.fused}
+    handing |= {one.norm: one.norm for one in found.layers if one.fused and one.norm is not None}
+    handing |= {one.norm: one.norm for one in found.chains if one.fused}
+    handing |= {name: name for name, one in model.named_modules() if isinstance(one, _ConvNd) and waits(one)}
+    for one in found.pixel_chains:
+        if one.fused and one.convolution is not None:
+            block = one.norm.rpartition(".")[0]
+            handing |= {one.norm: block, one.convolution: block}
+    return handing
 
 
 def _fused(found: Sequence[Any]) -> list[Any]:

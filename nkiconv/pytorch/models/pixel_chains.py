@@ -22,7 +22,7 @@ from .. import functional
 from ..computers import modes
 from ..errors import NkiconvError
 from ..norm_act_modules import is_hooked
-from .classes import change_class, define, is_changed
+from .classes import change_class, define, is_changed, origin
 from .norm_kinds import affine, kind_of, norm_of_kind
 from .pending import Joined, handed_on, tensor_of
 from .prices import norm_pays
@@ -72,7 +72,7 @@ def _pairs(model: torch.nn.Module) -> Iterator[tuple[str, str]]:
     for name, module in model.named_modules():
         if type(module).__module__.startswith("torch.") or "forward" in vars(module):
             continue
-        names = _KNOWN.get(fingerprint(type(module).forward) or "")
+        names = _KNOWN.get(fingerprint(origin(type(module)).forward) or "")
         if names is not None:
             convolution, norm = (f"{name}.{one}".lstrip(".") for one in names)
             yield norm, convolution
