@@ -85,7 +85,8 @@ class Bound:
         begin_ns = max(begin_ns, self.there_ns + self.first.once.dma / (parts * len(self.schedule.k_tiles)))
         busy = Busy(**vars(self.busy))
         busy.add(Busy(-made_ns, -made_ns))
-        end_ns = last_store_ns(target) + (last.each.read + last.each.dma) / last.banks
+        together = self.stack.V if self.stack else 1  # banks that are stored together
+        end_ns = last_store_ns(target) + (last.each.read + last.each.dma) * together / last.banks
         exposed = EXPOSED if self.shift is None else SHIFTED
         return total_ns(target, begin_ns, begin_ns - target.first_packet_ns, busy, end_ns, exposed)
 
