@@ -12,7 +12,7 @@ from .block_axes import BlockAxis, part_at, plain_axis
 from .block_axes import Part as BlockPart
 from .block_schedule import Bank, Lanes, Place, Sweep
 from .cuts import axis_elements, cut_planes, home_tap, most_of, parts_for_cores, window_of
-from .geometry import Axis, Geometry, span
+from .geometry import Axis, Geometry, num_taps, span
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, share, some_of, whole_words
 
 #: Bytes per partition of x of one output tile, of fp32 results of one output tile and M tile (half with a residual), of
@@ -23,6 +23,8 @@ FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
 #: Elements per partition that GpSimd clears while filters of several M tiles are triggered, and more for each M tile.
 HOLD, HOLD_M_TILE = 180, 35
+#: Runs of filters of an M tile, for each tap, that take as long as transposes: measured with 4 to 49 taps.
+RUNS_A_TAP = 224
 #: Columns of a matmul that keep the Tensor Engine busy until the next one.
 BUSY_COLUMNS = 128
 #: The fewest evacuations of an M tile's transposed filters: the first sums need not wait for the last.
@@ -338,6 +340,11 @@ class Stack:
         return whole_words(geometry.planes.taps * geometry.C * self.z_rows * geometry.columns.taps, geometry.itemsize)
 
     @property
+    def by_input(self) -> bool:
+        """Whether filters are loaded by input channels."""
+        return loads_by_input(self.geometry, self.kn)
+
+    @property
     def m_tiles_ahead(self) -> int:
         """M tiles whose filters may be loaded ahead."""
         return max(2, PADDED_BYTES // (self.z_elements * self.geometry.itemsize))
@@ -382,7 +389,8 @@ class Stack:
             reversed_taps = geometry.planes.taps * (window_of(geometry.rows, 1) + geometry.rows.taps)
             reversed_bytes = 4 * reversed_taps * geometry.columns.taps * item
             return ROUND_BUFFERS * self.together * tile_bytes(geometry, self.kn) + reversed_bytes
-        padded = 2 * min(len(self.m_tiles), self.m_tiles_ahead) * self.z_elements * item
+        raw = self.kn * num_taps(geometry) if self.by_input else self.z_elements
+        padded = min(len(self.m_tiles), self.m_tiles_ahead) * (self.z_elements + raw) * item
         return padded + len(self.m_tiles) * self.num_filters * self.U * self.kn * item
 
     def sbuf_bytes(self, residual: bool) -> int:
@@ -395,6 +403,12 @@ class Stack:
         """Bytes per partition of all buffers of X."""
         blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
         return self.ring * blocks * self.width * self.geometry.itemsize
+
+
+def loads_by_input(geometry: Geometry, kn: int) -> bool:
+    """Whether filters of an M tile are loaded by input channels, in runs of all `kn` of them: those of transposed
+    convolutions, whose runs have the taps of one channel only, if that makes many."""
+    return geometry.flipped and kn * geometry.C > RUNS_A_TAP * num_taps(geometry)
 
 
 @lru_cache(maxsize=4096)

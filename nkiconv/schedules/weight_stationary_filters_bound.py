@@ -8,7 +8,7 @@ from ..simulator.timing.target import Target
 from .block_schedule import RowTile, Schedule, Shift
 from .geometry import Geometry, num_taps
 from .prices import READERS, Busy, matmul_ns, moved_ns, round_trip_ns, transpose_ns
-from .stacked_schedule import FILTER_PARTS, Stack, runs_of, tile_bytes
+from .stacked_schedule import FILTER_PARTS, Stack, loads_by_input, runs_of, tile_bytes
 from .tiles import P_MAX, div_ceil
 from .weight_stationary import pages
 
@@ -55,15 +55,19 @@ def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     slots, straight = stack.filter_slots, stack.filters == "straight"
     moved = filters_moved_ns(target, geometry, stack.kn, stack.U, straight, stack.fits_window)
     transposed = stack.num_filters * slots * transpose_ns(target, geometry, stack.U * stack.kn / slots)
+    rotated = num_taps(geometry) * transpose_ns(target, geometry, geometry.C) if stack.by_input else 0.0
+    first = (transposed / FILTER_PARTS + rotated) / (transposed + rotated)
     placed = stack.U * stack.kn * target.copy_ns(geometry.itemsize)
     placed += 0.0 if straight else geometry.C * num_taps(geometry) * target.vector_4x_ns
     waits = (stack.U - 1) * target.static_issue_ns if straight else 0.0
-    return Filters(moved, transposed, 1 / FILTER_PARTS, placed, waits=waits)
+    return Filters(moved, transposed + rotated, first, placed, waits=waits)
 
 
 def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straight: bool, fits_window: bool) -> float:
     """ns of DMA for the filters of an M tile of K packing; straight: to the places of each of U rows of y."""
     size, runs, parts = geometry.C * num_taps(geometry), geometry.C if geometry.flipped else 1, kn
+    if loads_by_input(geometry, kn):
+        size, runs, parts = kn * num_taps(geometry), 1, geometry.C
     if straight:
         parts *= U
         if not fits_window:

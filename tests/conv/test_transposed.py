@@ -84,6 +84,8 @@ FEW = {
     "3x3": Transposed(3, 16, 3, 1, (12, 11), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
     "5x4": Transposed(2, 8, 40, 1, (9, 14), (5, 4), (1, 1), (2, 0), (0, 0), (1, 1)),
     "few inputs, dilated": Transposed(2, 20, 130, 1, (13, 10), (3, 2), (1, 1), (2, 1), (0, 0), (2, 3)),
+    "many runs of filters": Transposed(1, 65, 48, 1, (7, 8), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "several banks of filters": Transposed(1, 128, 20, 1, (4, 9), (1, 9), (1, 1), (0, 4), (0, 0), (1, 1)),
     "quadrants": Transposed(1, 4, 32, 1, (20, 9), (7, 7), (1, 1), (3, 3), (0, 0), (1, 1)),
     "few inputs, one tap": Transposed(1, 21, 50, 1, (8, 9), (1, 1), (1, 1), (0, 0), (0, 0), (1, 1)),
 }
@@ -140,7 +142,9 @@ EXACT = {
     **{f"M packing: {C} channels": _few_outputs(C, lanes=1) for C in (64, 130)},
     **{f"M packing: {C} channels, lanes": _few_outputs(C, lanes=2) for C in (40, 64)},
     **{f"K packing: {why}": (one, K_PACKING, {}) for why, one in FEW.items()},
-    **{f"K packing: {why}, apart": (one, K_PACKING, k_packed(6, 1, 2, filters="apart")) for why, one in FEW.items()},
+    **{f"K packing: {why}, apart": (one, K_PACKING, k_packed(6, 1, 2, filters="apart"))
+       for why, one in FEW.items() if one.C < 64},
+    "K packing: many runs, a rest": (FEW["many runs of filters"], K_PACKING, k_packed(2, 1, 2, rest=1)),
     "K packing: four outputs": (FEW["3x3"], K_PACKING, k_packed(4, 1, 4, filters="apart")),
     "K packing: shifted on the chip": (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="apart")),
     "K packing: a rest": (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="apart", rest=3)),

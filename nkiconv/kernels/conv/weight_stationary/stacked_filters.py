@@ -21,8 +21,9 @@ class TransposedFilters(nl.NKIObject):
     Tap r of output row u of a block reads row u * V * stride + r * dilation of the block's window, so the filters of u
     are a copy of w shifted down by u * V * stride rows. They are loaded straight to partitions (u, k) if that makes
     long runs; else w is loaded once, and each u has a transpose of its own rows (`schedules.stacked.WAYS`), after
-    reversed taps are put in order. Each transpose reads a view of B rows and D columns of taps; if the last group has
-    fewer than D columns of taps, the partitions of the others are left out.
+    reversed taps are put in order. Rotated filters of many channels are loaded by input channels, in runs of all k, and
+    transposed tap by tap into their places. Each transpose reads a view of B rows and D columns of taps; if the last
+    group has fewer than D columns of taps, the partitions of the others are left out.
     """
 
     def __init__(self, operands, geometry, schedule, m_tiles, ledger):
@@ -83,6 +84,11 @@ class TransposedFilters(nl.NKIObject):
                 for u, (r, rn) in itertools.product(range(schedule.U), cut_at(rows.taps, together)):
                     row = schedule.lead + u * schedule.V * rows.stride + r * rows.dilation
                     self._load_taps(z_sbuf, m_tile, u * m_tile[1], row, (r, rn), dmas)
+            elif schedule.by_input:
+                raw_sbuf, strides = nl.ndarray((C, m_tile[1], rows.taps, taps), w_dtype, nl.sbuf), geometry.w_strides
+                pattern = [[strides[1], C], [strides[0], m_tile[1]], [strides[2], rows.taps], [strides[3], taps]]
+                offset = offset_at(strides, (m_tile[0], schedule.c0, 0, 0))
+                load_region(raw_sbuf, self.operands.w, (0, 0, 0, 0), pattern, offset)
             else:
                 raw_sbuf = nl.ndarray((m_tile[1], C, rows.taps, taps), dtype=w_dtype, buffer=nl.sbuf)
                 self._load_taps(raw_sbuf, m_tile, 0, 0, (0, rows.taps), dmas)
@@ -101,15 +107,25 @@ class TransposedFilters(nl.NKIObject):
 
     def _place_taps(self, m_tile):
         """Complete Z of an M tile."""
-        rows, (raw_sbuf, z_sbuf) = self.geometry.rows, self.padded[m_tile]
-        if raw_sbuf != None:
-            first = self.schedule.lead
+        rows, first, (raw_sbuf, z_sbuf) = self.geometry.rows, self.schedule.lead, self.padded[m_tile]
+        if raw_sbuf != None and self.schedule.by_input:
+            self._place_rotated(z_sbuf, raw_sbuf)
+        elif raw_sbuf != None:
             place = z_sbuf[:, :, first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation]
             if self.geometry.flipped:
                 turn_into(place, raw_sbuf)
             else:
                 nisa.tensor_copy(dst=place, src=raw_sbuf, engine=nisa.engine.vector)
         self.padded[m_tile] = (None, z_sbuf)
+
+    def _place_rotated(self, z_sbuf, raw_sbuf):
+        """Transpose w [c, k, r, s] with taps in reverse order into its rows of Z."""
+        geometry, (C, _, R, S) = self.geometry, raw_sbuf.shape
+        for r, (s, n) in itertools.product(range(R), cut_at(S, transposes_of_bank(C, geometry.itemsize))):
+            sources = [raw_sbuf[:, :, R - 1 - r, S - 1 - column] for column in range(s, s + n)]
+            row = self.schedule.lead + r * geometry.rows.dilation
+            dst = z_sbuf[:, :, row, s : s + n].permute((0, 2, 1))
+            transpose_together(dst, sources, geometry.itemsize, self.ledger)
 
     def _transpose(self, z_sbuf, kn):
         """Stationaries [(d, b, c), (u, k)] of an M tile from its Z."""
