@@ -369,6 +369,15 @@ def test_bounds_are_of_the_core_with_more_sums(problem, shard, fold):
     assert 0.85 * us < guess.ns / 1e3 < 1.1 * us
 
 
+def test_columns_that_two_windows_see_are_loaded_for_both():
+    """Windows of 8 columns take 43 us, of 12 columns 39."""
+    problem = ConvProblem(N=8, C=96, K=96, groups=96, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC")
+    operation = operation_for(Request(problem=problem))
+    shape, algorithm = operation.shape(Request(problem=problem), Rates()), operation.known["activation_stationary"]
+    narrow, wide = (algorithm.guess(shape, (("columns", columns),)) for columns in (8, 12))
+    assert wide.ns < narrow.ns
+
+
 ROWS = ConvProblem(N=3, C=37, K=37, groups=37, W=211, S=5)
 IMAGES = ConvProblem(N=3, C=24, K=24, groups=6, H=19, W=23, R=3, S=3)
 CONV = ConvProblem(N=3, C=67, K=35, H=19, W=23, R=3, S=3)
