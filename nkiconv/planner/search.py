@@ -205,7 +205,7 @@ class Search:
                 least = next(iter(regrets.better(known, INSTRUCTIONS)), regrets.best)
                 self.times.best_us, self.times.left = least.us, max(self.times.left, most)
                 hedges.append(self._descend(least, self.times.spent + most, regrets.cost))
-                if regrets.best.is_whole and not hedges[-1].is_whole:
+                if regrets.best.is_whole and self.times.is_unproven(hedges[-1]):
                     self.times.time_whole(hedges[-1])
             trials, keys = self._proven(), {one.candidate.key for one in hedges}
             regrets.hold(trials[0], trials, [one for one in trials if one.candidate.key in keys])
