@@ -355,6 +355,10 @@ refused(serving.causal_conv1d_fn, PREFILL, [
     ({"activation": "relu"}, UnsupportedError, "activation="),
     ({"pad_slot_id": "none"}, GeometryError, "pad_slot_id="),
     ({"num_computed_tokens": tensor([0, 0])}, UnsupportedError, "num_computed_tokens"),
+    ({"query_start_loc": tensor([6])}, GeometryError, "query_start_loc.shape=.1,.: must be .sequences . 1., 2 or more"),
+    ({"conv_states": integers(2, 3)}, LayoutError, "conv_states.shape=.2, 3.: must have 3 axes, .slots, C, state_len."),
+    ({"conv_states": integers(4, 3, 3)}, GeometryError, "conv_states.shape=.*: must be .slots, C, state_len. for C=2"),
+    ({"conv_states": integers(1, 2, 3), "cache_indices": None}, GeometryError, "cache_indices=None: 2 sequences"),
 ])  # fmt: skip
 STEP = {"x": integers(2, 2, 2), "conv_state": integers(4, 2, 5), "weight": integers(2, 4)}
 refused(serving.causal_conv1d_update, STEP | {"conv_state_indices": tensor([3, 1])}, [
@@ -366,6 +370,14 @@ refused(serving.causal_conv1d_update, STEP | {"conv_state_indices": tensor([3, 1
     ({"x": integers(6, 2), "query_start_loc": tensor([0, 4, 7])}, GeometryError, "query_start_loc="),
     ({"conv_state_indices": tensor([2, 2])}, GeometryError, "conv_state_indices="),
     ({"initial_state_idx": tensor([0, 0])}, UnsupportedError, "initial_state_idx"),
+    ({"max_query_len": 2.0}, KindError, "max_query_len=2.0: must be an int; pass the longest sequence's tokens, or -1"),
+])  # fmt: skip
+BLOCKS = dict.fromkeys(("block_idx_last_scheduled_token", "initial_state_idx"), tensor([0, 0]))
+refused(serving.causal_conv1d_update, STEP | BLOCKS, [
+    ({"conv_state_indices": None}, UnsupportedError, "conv_state_indices=None: blocks of a sequence"),
+    ({"conv_state_indices": tensor([3, 1])}, GeometryError, "conv_state_indices.shape=.2,.: must be .sequ"),
+    ({"conv_state_indices": tensor([[3], [1]]), "initial_state_idx": tensor([0, 1])}, GeometryError,
+     "conv_state_indices: blocks .0, 1. are not all among its 1"),
 ])  # fmt: skip
 X, W = integers(2, 5, 3), integers(3, 4)
 refused(fla.causal_conv1d, {"x": X, "weight": W}, [
