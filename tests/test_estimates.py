@@ -374,7 +374,8 @@ def test_columns_that_two_windows_see_are_loaded_for_both():
     problem = ConvProblem(N=8, C=96, K=96, groups=96, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC")
     operation = operation_for(Request(problem=problem))
     shape, algorithm = operation.shape(Request(problem=problem), Rates()), operation.known["activation_stationary"]
-    narrow, wide = (algorithm.guess(shape, (("columns", columns),)) for columns in (8, 12))
+    sizes = {"rows": 7, "beside": 2, "below": 8, "images": 8, "channels": 96, "together": 1, "buffers": 4}
+    narrow, wide = (algorithm.guess(shape, tuple({**sizes, "columns": columns}.items())) for columns in (8, 12))
     assert wide.ns < narrow.ns
 
 
