@@ -360,17 +360,17 @@ class StackedResidents(Residents):
     """Stationaries and biases of K packing; filters are loaded by M tiles, a few ahead."""
 
     def start(self, inputs):
-        """Load filters, x and biases of the first sums, then x as room allows."""
+        """Load filters, biases and x of the first sums, then x as room allows."""
         # filters that wait for zeros must not wait for those of all rows
         late = self.schedule.stack.filters == "straight" and not self.schedule.stack.fits_window
         if not late:
             inputs.clear(0, 0)
         zeros_sbuf = warm_zeros()
         self.filters.start()
+        self.biases.load()
         if late:
             inputs.clear(0, 1)
         inputs.load(1)
-        self.biases.load()
         self.filters.load(0)
         inputs.load(len(inputs.tiles))
         return zeros_sbuf
