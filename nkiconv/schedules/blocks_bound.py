@@ -25,7 +25,7 @@ from .blocks import (
     taps_beside,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS, spacing_of
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS, spacing_of, taps_in_turn
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
@@ -45,13 +45,14 @@ class BlocksBound:
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
         self.banks, self.planes = sum_banks(pixels >= TRANSPOSED), [count for _, count in planes_of(geometry.planes)]
         self.read_ns = target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
+        self.in_turn = taps_in_turn(geometry) if pixels == TRANSPOSED else 1
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
     def priced(self, t: Table) -> Table:
         """The table with buffers, and ns from the first load to the last store; infinite if too few buffers fit."""
         t = self.products(self.sized(t))
-        t = self.transposed(t) if self.pixels >= TRANSPOSED else self.loaded(t)
-        t, stored_ns = self.buffered(t), self.stored_ns(t)
+        t = self.transposed(t) if self.pixels >= TRANSPOSED else self.buffered(self.loaded(t))
+        stored_ns = self.stored_ns(t)
         passes, rounds = t["passes"], ceil(t["accumulators"], self.banks)
         tile_ns, count = self.throttled_ns(t) + t["last_ns"], passes * t["tiles"]
         array_ns, moved_ns = count * tile_ns, count * t["moved_ns"] + (passes - 1) * stored_ns
@@ -77,7 +78,12 @@ class BlocksBound:
         each, is_one = outputs * inputs * banks_of_taps(geometry), (cs == 1) & (ks == 1)
         together = np.where(is_one, np.clip(self.banks // each, 1, geometry.groups), 1)
         passes = ceil(geometry.groups, together) * ceil(ks, outputs) * ceil(cs, inputs)
-        t = t | {"chunks": inputs, "accumulators": together * each, "passes": ceil(passes, PARTS // parts)}
+        t = t | {
+            "chunks": inputs,
+            "along_k": ceil(ks, outputs),
+            "accumulators": together * each,
+            "passes": ceil(passes, PARTS // parts),
+        }
         t["c"] = np.minimum(self.C, t["channels"] * ceil(inputs, t["side"])) * together
         t["k"] = np.minimum(self.K, P_MAX * outputs) * together
         t["h"], t["w"] = window_of(geometry.rows, t["rows"]), window_of(geometry.columns, t["columns"])
@@ -100,6 +106,7 @@ class BlocksBound:
         room = np.minimum(BLOCK_BYTES // t["unit_bytes"], CHAIN // (t["rows"] * t["columns"]))
         channels = t["c"] if self.pixels == TRANSPOSED else t["k"]
         gang = ceil(members, ceil(members, np.maximum(1, P_MAX // channels)))
+        gang = np.where((planes == 1) & (P_MAX // channels < self.in_turn), 1, gang)
         t["gang"] = gang = np.maximum(1, np.minimum(room, gang))
         t["is_apart"] = (gang > 1) & (gang >= 2 * most) & (places > 1)
         tiles = 0
@@ -175,6 +182,7 @@ class BlocksBound:
         if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
             elements = t["gang"] * t["h"] * t["w"] * t["c"]
             t["moved_ns"] = t["first_ns"] = of_x[1] * dma_ns(self.target, P_MAX, elements, t["w"], item)
+        sides = list[tuple[Any, Any, Any]]()
         for channels, taps, extent, (high, wide), count in (of_x, of_gy)[self.pixels - TRANSPOSED :]:
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
@@ -185,14 +193,25 @@ class BlocksBound:
             together, row = ceil(extent, pieces), t["planes"] * wide * item
             run = np.where(pieces == 1, high, together) * wide
             moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
-            t["array_ns"], t["streamed_ns"] = t["array_ns"] + array_ns, t["streamed_ns"] + array_ns * parts / P_MAX
-            t["moved_ns"], t["first_ns"] = t["moved_ns"] + times * moved_ns, t["first_ns"] + taps * moved_ns / pieces
+            sides.append((array_ns, array_ns * parts / P_MAX, times * moved_ns))
+            t["first_ns"] = t["first_ns"] + taps * moved_ns / pieces
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
             # the last bank of gy on its way to a product
             per_bank = np.maximum(1, BANK_BYTES // (parts * item))
             t["last_ns"] = np.minimum(per_bank, count) * parts * vector_ns + self.read_ns
             t["slab_bytes"] = np.maximum(t["slab_bytes"], SLABS * row * t["down"])
-        return t | {"raw_bytes": t["raw_bytes"] + t["slab_bytes"]}
+        t = self.buffered(t | {"raw_bytes": t["raw_bytes"] + t["slab_bytes"]})
+        # a plane that taps see in turn, and tiles that fit SBUF for passes that share channels, are transposed once
+        planes, is_kept = self.geometry.planes, t["buffers"] >= t["tiles"]
+        seen = np.where(
+            (t["gang"] == 1) & (t["planes"] == 1) & (self.in_turn > 1), planes.size / planes.out, planes.taps
+        )
+        x_share = np.minimum(1, seen / planes.taps) * np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
+        y_share = np.where(is_kept & (t["along_k"] == 1), 1 / t["passes"], 1)
+        for (array_ns, streamed_ns, moved_ns), share in zip(sides[::-1], (y_share, x_share), strict=False):
+            t["array_ns"], t["streamed_ns"] = t["array_ns"] + share * array_ns, t["streamed_ns"] + share * streamed_ns
+            t["moved_ns"] = t["moved_ns"] + share * moved_ns
+        return t
 
     def throttled_ns(self, t: Table) -> Any:
         """ns of the Tensor Engine for a tile at the throttle's rate: full if columns are busy enough to return to it,
@@ -203,10 +222,13 @@ class BlocksBound:
         return t["array_ns"] * (1 + slow * (1 / half - 1))
 
     def buffered(self, t: Table) -> Table:
-        """The table with buffers: two passes of tiles, or as many as fit; 0 if too few fit."""
+        """The table with buffers: for two passes of tiles, for one or for two tiles if transposed, or as many as fit; 0
+        if too few fit."""
         tiles, is_pe, in_rounds = t["tiles"], self.pixels >= TRANSPOSED, t["accumulators"] > self.banks
         needed = np.where(in_rounds, tiles, 1 if is_pe else np.minimum(2, tiles))
         wanted = np.where(in_rounds | (not is_pe), 2 * tiles, np.minimum(2, tiles))
+        shares = is_pe & ~in_rounds & (t["passes"] > 1) & (tiles <= BLOCK_BYTES // (t["unit_bytes"] * t["gang"]))
+        wanted = np.where(shares, np.maximum(2, tiles), wanted)
         room = SBUF_BYTES - SUMS_BYTES - gathered_bytes(self.geometry, t["channels"]) - t["raw_bytes"]
         room = np.where(is_pe & (t["gang"] == 1), room, np.minimum(BLOCK_BYTES, room))
         fit = np.minimum(BUFFERS_MAX, room // (t["unit_bytes"] * t["gang"]))

@@ -259,7 +259,9 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) ->
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] if config.pixels == TRANSPOSED else one.k[1] for one in plan.passes))
     grid = transposes.grid_of(geometry, config.rows, config.columns)
-    gang = transposes.gang_of(grid, [count for _, count in planes], channels, config.split == 1, min(room, most))
+    in_turn = transposes.taps_in_turn(geometry) if config.pixels == TRANSPOSED else 1
+    counts, room = [count for _, count in planes], min(room, most)
+    gang = transposes.gang_of(grid, counts, channels, config.split == 1, room, in_turn)
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
     passes = []
     for one in plan.passes:

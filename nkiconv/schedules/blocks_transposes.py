@@ -27,6 +27,8 @@ RAWS, RAWS_LEAST, SLABS = 8, 3, 4
 #: Matmul columns that transposes of x and gy run ahead; those that transposes of later tiles run ahead bank by bank,
 #: and columns of matmuls between banks: chosen by modelled times.
 AHEAD, FAR, PACE = 2048, 12_288, 512
+#: The most transposes of several rows of windows that one instruction evacuates: more delay the first ones.
+TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,19 @@ def _even(count: int, most: int) -> list[Part]:
     return cut_at(count, div_ceil(count, div_ceil(count, most)))
 
 
-def gang_of(grid: Grid, planes: Sequence[int], channels: int, shared: bool, room: int) -> int:
+def taps_in_turn(geometry: Geometry) -> int:
+    """Taps of planes that see a plane of x one after the other; 1 if other planes of gy are between."""
+    planes = geometry.planes
+    return planes.taps if planes.stride == planes.dilation == 1 else 1
+
+
+def gang_of(grid: Grid, planes: Sequence[int], channels: int, shared: bool, room: int, in_turn: int) -> int:
     """Members of a tile's gang: as many as channels of x leave room for, as its windows have more places than gy's
-    blocks, up to `room`. planes: the numbers of planes that see planes of x at the same taps; shared: whether the cores
-    share the members."""
+    blocks, up to `room`; 1 if tiles then share more planes of x. planes: the numbers of planes that see planes of x at
+    the same taps; shared: whether the cores share the members; in_turn: of `taps_in_turn`."""
     most, some_rows, some_columns = grid
+    if most == 1 and P_MAX // channels < in_turn:
+        return 1
     members = max(1, max(planes) // most) * len(some_rows) * len(some_columns)
     members = max(1, members // PARTS if shared else members)
     return max(1, min(room, div_ceil(members, div_ceil(members, max(1, P_MAX // channels)))))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import GY_TRANSPOSED
-from ...schedules.blocks_transposes import SLABS, sides_of
+from ...schedules.blocks_transposes import SLABS, TOGETHER, sides_of
 from ...schedules.geometry import valid_range
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, size_of, some_of, whole_words
 from .._dma import copy
@@ -139,11 +139,21 @@ def transposes_of_piece(work, ahead, side, channel, rows, tile_sbuf):
     loads, sources = side.loads(rows), []
     raw = load_piece(work, ahead, side, rows, loads, channel) if loads else None
     needed = range(div_ceil(rows[0], side.rows.spacing) * side.rows.spacing, sum(rows), side.rows.spacing)
+    together, bank, filled = rows_of_bank(work, side), None, []
     for index, row in enumerate(needed):
         # zeros are put around rows before earlier rows are evacuated from PSUM
         for later in needed[len(sources) : index + SLABS - 1]:
             sources.append(source_of(work, ahead, side, raw, rows, later))
-        yield from transposes_of_row(work, ahead, side, row, sources[index], tile_sbuf)
+        if together == 1 or sources[index] == None:
+            yield from transposes_of_row(work, ahead, side, row, sources[index], tile_sbuf)
+            continue
+        bank = bank if filled else next(ahead.banks).view(tile_sbuf.dtype)
+        transpose_into(side, sources[index], bank_of(work, side, bank, together)[:, len(filled)], (0, places_of(side)))
+        filled.append(row)
+        if len(filled) == together or index + 1 == len(needed) or sources[index + 1] == None:
+            evacuate_rows(work, side, filled, bank_of(work, side, bank, together), tile_sbuf)
+            filled = []
+            yield
 
 
 def load_piece(work, ahead, side, rows, loads, channel):
@@ -197,6 +207,46 @@ def row_with_zeros(work, ahead, side, source, blocks):
     return slab
 
 
+def places_of(side):
+    """Places of a row of windows that taps see, a transpose each."""
+    return div_ceil(side.columns.extent, side.columns.spacing)
+
+
+def rows_of_bank(work, side):
+    """Rows of windows, of one member, whose transposes share a bank."""
+    room = places_of(side) * whole_words(side.channels[1], work.geometry.itemsize) * work.geometry.itemsize
+    return max(1, min(BANK_BYTES // room, TOGETHER // places_of(side))) if side.members[1] == 1 else 1
+
+
+def bank_of(work, side, bank, together):
+    """The view [units, rows, places, channels] of a bank for so many rows of one member."""
+    shape = nl.tile_size.pmax, together, places_of(side), whole_words(side.channels[1], work.geometry.itemsize)
+    bank = bank[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
+    return bank[0 : units_in(side), :, :, 0 : side.channels[1]]
+
+
+def transpose_into(side, source, bank, places):
+    """Transpose a row of all windows at places (first, count) into the view [units, places, channels] of a bank, or of
+    several members [units, places, members, channels]. source: of `source_of`."""
+    (row_sbuf, start), span = source, side.columns
+    for index in range(places[1]):
+        columns = along(start + (places[0] + index) * span.spacing, span.count, span.step)
+        nisa.nc_transpose(dst=bank[:, index], data=row_sbuf[:, :, :, columns], engine=nisa.engine.tensor)
+
+
+def units_in(side):
+    """Partitions of a tile with a unit of a Side."""
+    return side.count * side.rows.count * side.columns.count
+
+
+def evacuate_rows(work, side, rows, bank, tile_sbuf):
+    """Evacuate a bank of rows of all windows of one member into a tile."""
+    span, (c, channels) = side.columns, side.channels
+    of_rows = along(side.members[0] * side.rows.extent + rows[0], len(rows), side.rows.spacing)
+    into = tile_sbuf[0 : units_in(side), of_rows, along(0, places_of(side), span.spacing), c : c + channels]
+    copy_balanced(into, bank[:, 0 : len(rows)], work.ledger)
+
+
 def transposes_of_row(work, ahead, side, row, source, tile_sbuf):
     """Transpose a row of all windows into a tile, or write its zeros. source: of `source_of`."""
     span, (member, members), (c, channels), extent = side.columns, side.members, side.channels, side.rows.extent
@@ -205,20 +255,14 @@ def transposes_of_row(work, ahead, side, row, source, tile_sbuf):
         zeros = tile_sbuf[:, rows, 0 : span.extent, c : c + channels]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
         return
-    (row_sbuf, start), units, step = source, side.count * side.rows.count * span.count, span.spacing
-    room, itemsize = whole_words(channels, work.geometry.itemsize), work.geometry.itemsize
+    units, step, itemsize = units_in(side), span.spacing, work.geometry.itemsize
+    room = whole_words(channels, itemsize)
     shape = nl.tile_size.pmax, BANK_BYTES // (members * room * itemsize), members, room
-    for first, count in cut(div_ceil(span.extent, step), shape[1]):
+    for first, count in cut(places_of(side), shape[1]):
         bank = next(ahead.banks).view(tile_sbuf.dtype)
         bank = bank[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
-        for index in range(count):
-            columns = along(start + (first + index) * step, span.count, span.step)
-            nisa.nc_transpose(
-                dst=bank[0:units, index, 0:members, 0:channels],
-                data=row_sbuf[:, :, :, columns],
-                engine=nisa.engine.tensor,
-            )
-        found = bank[0:units, 0:count, 0:members, 0:channels].permute((0, 2, 1, 3))
+        bank = bank[0:units, 0:count, :, 0:channels]
+        transpose_into(side, source, bank, (first, count))
         into = tile_sbuf[0:units, rows, along(first * step, count, step), c : c + channels]
-        copy_balanced(into, found, work.ledger)
+        copy_balanced(into, bank.permute((0, 2, 1, 3)), work.ledger)
         yield
