@@ -147,11 +147,11 @@ class Bound:
         """ns of the Tensor Engine, which waits for filters and for an output tile's first rows of x, and of DMA, which
         the last sums follow."""
         geometry, plan, rows = self.geometry, self.plan, self.geometry.rows
-        volume, y_item = geometry.planes.out // geometry.planes.images, self.options.epilogue.y_itemsize
+        y_item = self.options.epilogue.y_itemsize
         parts = sum(parts_of(k_tile, len(k_tile)) for k_tile in plan.k_tiles)
         filters = sum(len(one) for one in plan.places) * div_ceil(geometry.K, P_MAX)
         array_ns, moved_ns, tensors = 0.0, 0.0, num_written(self.options) + self.options.residual
-        kinds = [(item.z0 % volume, item.zn, item.pn, item.qn) for item in plan.items]
+        kinds = [(item.zn, item.pn, item.qn) for item in plan.items]
         items = dict(zip(kinds, plan.items, strict=True))
         for kind, count in Counter(kinds).items():
             item = items[kind]
@@ -187,9 +187,6 @@ class Bound:
         x, parts, transposes = N * seen * W * C / PARTS, plan.size, 0.0
         if plan.by_pixels:
             matmuls, columns, sums = plan.depth, plan.bank[1], plan.sums
-            # columns that two windows see are loaded for both
-            between = max(0, plan.width - settings.columns * geometry.columns.stride // geometry.columns.lhs_dilation)
-            x *= 1 + between * (len(plan.windows) - 1) / W
             x_run, y_run = channels, channels * (settings.columns if channels == C else 1)
         else:
             widths = [one.columns[1] for span in plan.spans for one in span.products]
