@@ -109,10 +109,7 @@ class BlocksBound:
         gang = np.where((planes == 1) & (P_MAX // channels < self.in_turn), 1, gang)
         t["gang"] = gang = np.maximum(1, np.minimum(room, gang))
         t["is_apart"] = (gang > 1) & (gang >= 2 * most) & (places > 1)
-        tiles = 0
-        for total in self.planes:
-            rest = total % (gang * planes)
-            tiles = tiles + total // (gang * planes) + (rest > 0) + ((rest > gang) & (rest % gang > 0))
+        tiles = sum(ceil(total, gang * planes) for total in self.planes)
         return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}
 
     def products(self, t: Table) -> Table:
@@ -177,7 +174,6 @@ class BlocksBound:
         places = ceil(t["h"], spacing[0]) * ceil(t["w"], spacing[1]), t["rows"] * t["columns"]
         of_x = t["c"], self.source.planes.taps, t["h"], x_size, places[0]
         of_gy = t["k"], 1, t["rows"], y_size, places[1]
-        vector_ns = max(self.target.scalar_ns, self.target.vector_16bit_ns if item == 2 else self.target.vector_ns)
         t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
         if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
             elements = t["gang"] * t["h"] * t["w"] * t["c"]
@@ -198,7 +194,7 @@ class BlocksBound:
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
             # the last bank of gy on its way to a product
             per_bank = np.maximum(1, BANK_BYTES // (parts * item))
-            t["last_ns"] = np.minimum(per_bank, count) * parts * vector_ns + self.read_ns
+            t["last_ns"] = np.minimum(per_bank, count) * parts * self.target.scalar_ns + self.read_ns
             t["slab_bytes"] = np.maximum(t["slab_bytes"], SLABS * row * t["down"])
         t = self.buffered(t | {"raw_bytes": t["raw_bytes"] + t["slab_bytes"]})
         # a plane that taps see in turn, and tiles that fit SBUF for passes that share channels, are transposed once
@@ -244,16 +240,11 @@ class BlocksBound:
         return dma_ns(self.target, P_MAX, elements, run, 4)
 
     def end_ns(self, t: Table) -> Any:
-        """ns of the last accumulators' evacuation and store, and of the exchange of both cores' sums, which only the
-        next round's products hide."""
+        """ns of the last accumulators' evacuation and store, and of the exchange of both cores' sums."""
         target, width = self.target, np.minimum(BANK_COLUMNS, taps_beside(self.geometry, t["beside"]) * t["channels"])
         count = np.minimum(t["accumulators"], self.banks)
         size = np.minimum(4 * self.geometry.K * self.C * num_taps(self.geometry), count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
         exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
-        rounds = ceil(t["accumulators"], self.banks)
-        hidden_ns = t["array_ns"] * t["tiles"] / rounds
-        exchanged_ns = exchanged_ns + (rounds - 1) * np.maximum(0, exchanged_ns - hidden_ns)
-        again = t["passes"] if self.pixels >= TRANSPOSED else 1  # with transposes, which wait for Vector
         read_ns = t["beside"] * (width * target.vector_ns + self.read_ns)
-        return again * (read_ns + np.where(t["split"] > 0, exchanged_ns, 0)) + last_store_ns(target)
+        return read_ns + np.where(t["split"] > 0, exchanged_ns, 0) + last_store_ns(target)
