@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from .. import rules
 from ..errors import refused, shown
@@ -143,6 +144,16 @@ def filter_shape(module: Any) -> tuple[int, ...]:
     if module.transposed:
         channels = module.in_channels, module.out_channels // module.groups
     return (*channels, *module.kernel_size)
+
+
+def stored_filter(module: Any) -> Tensor:
+    """Of a layer, a tensor with its weight's dtype and device, which is not computed where it is parametrized: that may
+    draw numbers, or move the estimates of a spectral norm."""
+    if parametrize.is_parametrized(module, "weight"):
+        found: Tensor = next(module.parametrizations["weight"].parameters())
+        return found
+    weight: Tensor = module.weight
+    return weight
 
 
 def check(

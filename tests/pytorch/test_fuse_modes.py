@@ -6,14 +6,15 @@ import fused_models as fm
 import numpy as np
 import pytest
 import torch
-from chained import C, assert_gradients, calls, close, image, made, pair, terms_of
+from chained import C, assert_gradients, calls, close, image, made, pair, terms_of, told
 from fused_sequences import ConformerModule, Delta
 from gradchecks import assert_batches, assert_derivatives, assert_tangents
 from gradchecks import assert_gradients as assert_gradients_of
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from nkiconv.pytorch import causal_conv1d_fn, channel_stats, norm_scale_shift
+from nkiconv.pytorch import causal_conv1d_fn, channel_stats, convert, norm_scale_shift
 from nkiconv.pytorch.computers.statistics import Norm, norm_by_torch, stats_by_torch
 from nkiconv.pytorch.models.callers import within
 from nkiconv.pytorch.models.pending import Normed
@@ -283,3 +284,55 @@ def test_a_pending_result_as_other_objects():
         h = norm(x)
         h[0] = 0
         assert torch.equal(h + 0, torch.cat([0 * y[:1], y[1:]]))
+
+
+class Counted(nn.Module):
+    """A parametrization that counts how often a weight is computed, as a spectral norm moves its estimates then."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("reads", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, weight):
+        self.reads.add_(1)
+        return weight
+
+
+def counted(make):
+    """(a model with such weights, their counts from 0)."""
+    model = make()
+    layers = [one for one in model.modules() if isinstance(one, (nn.Linear, nn.modules.conv._ConvNd))]
+    parts = [Counted() for _ in layers]
+    for layer, part in zip(layers, parts, strict=True):
+        parametrize.register_parametrization(layer, "weight", part)
+    return model, [part.reads.zero_() for part in parts]
+
+
+#: What makes a model, and the shape of its input.
+PARAMETRIZED = {
+    "norm": (fm.chain, X),
+    "1x1": (lambda: nn.Sequential(nn.Conv2d(C, 8, 1), nn.GELU(), nn.Conv2d(8, C, 1)), X),
+    "upsampled": (lambda: nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(C, C, 3)), X),
+    "ConvNeXt": (fm.ConvNext, X),
+    "Conformer": (lambda: ConformerModule(C, 3), ROWS),
+    "video": (fm.Clip, (1, C, 3, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", PARAMETRIZED)
+def test_parametrized_weights_are_computed_as_often(name, grad):
+    make, shape = PARAMETRIZED[name]
+    model, reads = counted(make)
+    report = convert(model.eval(), fuse=True)
+    assert not any(reads)
+    assert told(report)
+    seen = []
+    with torch.set_grad_enabled(grad):
+        for one in (model, report.model):
+            one(image(*shape))
+            seen.append([int(count) for count in reads])
+            for count in reads:
+                count.zero_()
+    assert seen[0] == seen[1]
+    assert all(seen[0])

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch.nn.modules.conv import _ConvNd
 
 from ..computers import modes
-from ..fused_module import operator_of
+from ..fused_module import operator_of, stored_filter
 from .classes import change_class, is_changed, ours
 from .follows import Region
 from .fusing import After, Ends, activation_of_norm, fused, hands_on, is_channel_norm, mark, norm_arguments
@@ -212,7 +212,7 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
         yield "a module of it has a forward of its own"
     if isinstance(arguments, str):
         yield arguments
-    elif not convolution.weight.is_meta:
+    elif not stored_filter(convolution).is_meta:
         try:
             is_same = _agrees(norm, steps, convolution)
         except Exception as error:  # of modules that do not go together

@@ -21,6 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
 from ..computers.modes import is_autocast
+from ..fused_module import stored_filter
 from .chains import agrees
 from .classes import change_class, define
 from .follows import Region
@@ -149,7 +150,7 @@ def _reasons(model: torch.nn.Module, name: str, taken: Sequence[str], polyphase:
         yield "its convolution is transposed, or is none of images"
     elif convolution.padding_mode != "zeros":
         yield f"its convolution pads by padding_mode={convolution.padding_mode!r}"
-    elif not convolution.weight.is_meta and not agrees(convolution, _grown, partial(doubled, polyphase=polyphase)):
+    elif not (stored_filter(convolution).is_meta or agrees(convolution, _grown, partial(doubled, polyphase=polyphase))):
         yield "fused, it differs by more than rounding explains"
 
 

@@ -21,6 +21,7 @@ from ...problem import ConvProblem
 from .. import functional
 from ..computers import modes
 from ..errors import NkiconvError
+from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed, origin
 from .norm_kinds import affine, kind_of, norm_of_kind
@@ -105,7 +106,8 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
 
 
 def _seen(norm: Any, convolution: Any) -> Seen | None:
-    rank, channels, is_meta = len(convolution.kernel_size), convolution.out_channels, convolution.weight.is_meta
+    rank, channels = len(convolution.kernel_size), convolution.out_channels
+    is_meta = stored_filter(convolution).is_meta
     for last in (False, True):
         kind = kind_of(norm, channels, rank, is_meta, last)
         if kind is not None:

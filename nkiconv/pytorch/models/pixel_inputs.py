@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from ..computers.modes import is_autocast
+from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
 from .norm_kinds import affine, kind_of, norm_of_kind
@@ -65,6 +66,13 @@ def hands_on_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     return (kind,), {"forward": forward}
 
 
+def channels_of(layer: Any) -> tuple[int, int]:
+    """(inputs, outputs) of a linear layer or a 1x1 convolution."""
+    if isinstance(layer, torch.nn.Linear):
+        return layer.in_features, layer.out_features
+    return layer.in_channels, layer.out_channels
+
+
 def is_norm(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
     """Whether a node may be a norm over channels."""
     module = kinds[str(node.target)] if node.op == "call_module" else None
@@ -80,11 +88,11 @@ def norm_before(layer: fx.Node, kinds: Mapping[str, torch.nn.Module], last: bool
     norm, linear = kinds.get(name) if name else None, kinds[str(layer.target)]
     if norm is None or is_changed(norm, hands_on_pixels) or not isinstance(getattr(norm, "eps", None), float):
         return None
-    weight: Any = linear.weight
+    inputs, is_meta = channels_of(linear)[0], stored_filter(linear).is_meta
     hooked = is_hooked(norm) or "forward" in vars(norm)
-    if hooked or affine(norm, weight.shape[1]) is None:
+    if hooked or affine(norm, inputs) is None:
         return None
-    return None if kind_of(norm, weight.shape[1], 2, weight.is_meta, last) is None else name
+    return None if kind_of(norm, inputs, 2, is_meta, last) is None else name
 
 
 def take(norm: Any, channels: int, is_meta: bool, last: bool) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, fx
 
 from ..computers.modes import is_autocast, told_layer
 from ..functional import conv2d
+from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from ..operators.tensor_kinds import DTYPES
 from ..pointwise import pointwise_mlp, unsupported
@@ -39,7 +40,7 @@ from .pending import (
     tensor_of,
 )
 from .pending import SUMS as PENDING_SUMS
-from .pixel_inputs import FRONT, NormedPixels
+from .pixel_inputs import FRONT, NormedPixels, channels_of
 from .prices import is_timed, layers_pay, x_norm_pays
 from .producers import SUMS, is_through, modules_around, only_user
 from .report import PixelLayer
@@ -66,6 +67,7 @@ class Pixels(Pending):
         self.reads = self.reads if before is None else before.reads
         self.activation: str | None = None
         self.scale: Tensor | None = None
+        self.weight: Tensor | None = None
         self.front = is_pointwise(linear)
 
     def compute(self) -> Tensor:
@@ -76,7 +78,7 @@ class Pixels(Pending):
     def images(self, residual: Tensor | None = None) -> Tensor:
         """y + residual, [N, K, H, W]. Raises UnsupportedError: x has changed since the layer was called."""
         self.check()
-        weight, bias, own = _filters(self.linear), self.linear.bias, vars(self.linear)
+        weight, bias, own = self.filters(), self.linear.bias, vars(self.linear)
         if self.scale is not None:
             weight, bias = weight * self.scale[:, None], None if bias is None else bias * self.scale
         more: dict[str, Any] = {"residual": residual, "layer": told_layer(own.get(LAYER))}
@@ -94,7 +96,7 @@ class Pixels(Pending):
         before, x = self.before, self.x
         if before is None:
             return None
-        first, normed = _filters(before.linear), before.normed
+        first, normed = before.filters(), before.normed
         # training keeps the hidden channels
         trains = torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, first))
         if trains or unsupported(x, first, weight):
@@ -112,6 +114,13 @@ class Pixels(Pending):
         elif normed is not None:
             x = normed.images()
         return pointwise_mlp(x, first, weight, *biases, **asked)
+
+    def filters(self) -> Tensor:
+        """[K, C], read once: a parametrized weight is computed."""
+        if self.weight is None:
+            weight: Tensor = self.linear.weight
+            self.weight = weight.flatten(1) if weight.dim() > 2 else weight
+        return self.weight
 
     def can_be_before(self, layer: torch.nn.Module) -> bool:
         """Whether a layer that comes after this one can be in its call."""
@@ -131,10 +140,10 @@ class Pixels(Pending):
         if self.activation is not None or not isinstance(other, Tensor) or other.device != self.x.device:
             return None
         N, _, H, W = self.x.shape
-        K, inputs = _filters(self.linear).shape
+        inputs, K = channels_of(self.linear)
         if function in PRODUCTS:
             # in fp16 a product of two small numbers is lost; few pixels are scaled sooner than filters
-            fits = other.dtype == self.linear.weight.dtype != torch.float16 and N * H * W > inputs
+            fits = other.dtype == stored_filter(self.linear).dtype != torch.float16 and N * H * W > inputs
             shapes = ((K, 1, 1), (1, K, 1, 1)) if self.front else ((K,), (1, 1, 1, K))
             fits = fits and self.scale is None and tuple(other.shape) in shapes
             return self._with(scale=other.reshape(K)) if fits else None
@@ -182,12 +191,6 @@ def is_pointwise(module: torch.nn.Module) -> bool:
     )
 
 
-def _filters(layer: Any) -> Tensor:
-    """[K, C]."""
-    weight: Tensor = layer.weight
-    return weight.flatten(1) if weight.dim() > 2 else weight
-
-
 @define
 def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A layer's class whose result of [N, H, W, C], or [N, C, H, W] of a convolution, is Pixels."""
@@ -206,7 +209,7 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             not isinstance(input, Tensor)  # also where torch.fx traces
             or input.dim() != 4
             or input.numel() == 0
-            or input.dtype != self.weight.dtype
+            or input.dtype != stored_filter(self).dtype
             or hooked
             or is_autocast(input.device.type)
         )
@@ -349,8 +352,8 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Se
         yield "has a forward of its own"
     if is_hooked(*parts):
         yield f"a module in {inside or 'the model'} has hooks, which would see no tensor"
-    if linear.weight.dtype not in (*DTYPES, torch.float64):
-        yield f"weights are {linear.weight.dtype}; accepted are {', '.join(map(str, DTYPES))}"
+    if (dtype := stored_filter(linear).dtype) not in (*DTYPES, torch.float64):
+        yield f"weights are {dtype}; accepted are {', '.join(map(str, DTYPES))}"
     if found.activation is None and not found.adds:
         yield "has no activation or sum after it that a convolution takes"
 
@@ -362,6 +365,5 @@ def take(model: torch.nn.Module, layers: Sequence[PixelLayer], strict_nonfinite:
         vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
         change_class(module, makes_pixels)
         if layer.norm is not None:
-            weight: Any = module.weight
             norm, last = model.get_submodule(layer.norm), not is_pointwise(module)
-            pixel_inputs.take(norm, weight.shape[1], weight.is_meta, last)
+            pixel_inputs.take(norm, channels_of(module)[0], stored_filter(module).is_meta, last)

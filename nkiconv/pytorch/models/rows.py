@@ -26,6 +26,7 @@ from ..causal import checks
 from ..causal.functions import causal_conv1d_fn
 from ..causal.split import causal_conv1d_split
 from ..computers import host, modes
+from ..fused_module import stored_filter
 from ..gated import gated_short_conv, glu_conv1d
 from .classes import define
 from .pending import PRODUCTS, Pending, activation_of, is_in_place, tensor_of, version_of
@@ -348,7 +349,7 @@ def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A depthwise convolution's class that takes a pending GLU and returns a Pending."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
-        fits = isinstance(input, _Glu) and input.is_open() and input.dtype == self.weight.dtype
+        fits = isinstance(input, _Glu) and input.is_open() and input.dtype == stored_filter(self).dtype
         if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
             found = _GluConvolved(input.mode, input.input(), self)
             return found if self.activation is None else found.activated(self.activation)
