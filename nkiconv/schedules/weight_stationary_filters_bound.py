@@ -15,7 +15,7 @@ from .weight_stationary import pages
 
 class Filters(NamedTuple):
     """ns of DMA; of transposes by the Tensor Engine, and their share before the first sums; of Vector and Scalar before
-    the first sums, and later; before the last of the first loads."""
+    the first sums, and later; before the last of the first loads; of triggers."""
 
     moved: float
     transposed: float = 0.0
@@ -23,11 +23,13 @@ class Filters(NamedTuple):
     placed: float = 0.0
     later: float = 0.0
     waits: float = 0.0
+    issued: float = 0.0
 
     @property
     def busy(self) -> Busy:
         """The Busy of all of them."""
-        return Busy(self.transposed, self.transposed, (self.placed + self.later) / READERS, dma=self.moved)
+        read = (self.placed + self.later) / READERS
+        return Busy(self.transposed, self.transposed, read, dma=self.moved, issued=self.issued)
 
 
 def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tuple[RowTile, ...]) -> Filters:
@@ -78,9 +80,13 @@ def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straig
 
 def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     """w is loaded, reversed, stored to HBM, and loaded among zeros by a DMA for each run of taps of each row of x."""
-    triggers = stack.kn * len(runs_of(geometry.rows)) * target.static_issue_ns
+    runs = runs_of(geometry.rows)
+    triggers = stack.kn * len(runs) * target.static_issue_ns
     zeros = stack.together * tile_bytes(geometry, stack.kn) / 4 * target.vector_memset_ns
-    return Filters(0.0, waits=round_trip_ns(target) + zeros + triggers)
+    run = sum(count for *_, count in runs) / len(runs) * geometry.columns.taps
+    moved = moved_ns(target, stack.parts * run * geometry.planes.taps, run, stack.parts, geometry.hbm_itemsize)
+    waits = round_trip_ns(target) + zeros + max(triggers, stack.together * moved)
+    return Filters(moved, waits=waits, issued=triggers / stack.together)
 
 
 def _packed(target: Target, geometry: Geometry, schedule: Schedule, shift: Shift) -> Filters:
