@@ -1,12 +1,11 @@
 """Parts of big problems: for cost models, and in place of kernels that are too long to be traced.
 
-`part_of`: kernels' plans list tiles of outputs, and cost models walk them; the best settings are the same for fewer
-tiles. So an estimate of a problem of more than `PIECES` pieces plans a part of it, in some 50 ms. The part depends on
-shapes alone, so that machines, cores and processes choose alike.
+`part_of`: the best settings are the same for fewer tiles, so an estimate of more than `PIECES` pieces plans a part, in
+some 50 ms. The part depends on shapes alone, so that machines, cores and processes choose alike.
 
 `reductions`: a time is extrapolated along the line through the times of two parts. The extent with the largest ratio to
-its least is reduced first; if the least part is too long, it is reduced along the next extent, and its time is
-multiplied by its number in the problem.
+its least is reduced first, of filter gradients rows and columns last, as blocks of several share a tile; if the least
+part is too long, it is reduced along the next extent, and its time is multiplied by its number in the problem.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def reductions(problem: ConvProblem, asked: Asked) -> Iterator[Reduction]:
     left += ["Z"] if problem.is_volume and not asked.has_frames else []
     while left:
         spare = {name: getattr(rest, name) / _least(rest, name) for name in left}
-        name = max(left, key=lambda one: spare[one])
+        name = max(left, key=lambda one: (problem.direction != "wgrad" or one not in ("P", "Q"), spare[one]))
         left.remove(name)
         found = Reduction(rest, name, times, f"{EXTENTS[name][0]}{names}")
         least = found.of(found.least)
