@@ -187,6 +187,9 @@ class Bound:
         x, parts, transposes = N * seen * W * C / PARTS, plan.size, 0.0
         if plan.by_pixels:
             matmuls, columns, sums = plan.depth, plan.bank[1], plan.sums
+            # columns that two windows see are loaded for both
+            between = max(0, plan.width - settings.columns * geometry.columns.stride // geometry.columns.lhs_dilation)
+            x *= 1 + between * (len(plan.windows) - 1) / W
             x_run, y_run = channels, channels * (settings.columns if channels == C else 1)
         else:
             widths = [one.columns[1] for span in plan.spans for one in span.products]
