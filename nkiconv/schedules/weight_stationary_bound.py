@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..simulator.timing.target import Target
 from .block_axes import Part
-from .block_schedule import Lanes, RowTile, Schedule, banks_of, blocks_in, blocks_met, size_of
+from .block_schedule import Lanes, Resident, RowTile, Schedule, banks_of, blocks_in, blocks_met, size_of
 from .geometry import Geometry, is_transposed
 from .options import Options
 from .planes import with_windows
@@ -44,7 +44,8 @@ class Work(NamedTuple):
 
 
 class Bound:
-    """The lower bound of one Schedule, for the second of two cores, which has more work if one has."""
+    """The lower bound of one Schedule, for the core with more blocks; with as many for the second one, whose planes may
+    meet more taps."""
 
     def __init__(self, target: Target, geometry: Geometry, options: Options, schedule: Schedule) -> None:
         self.target, self.options, self.schedule = target, options, schedule
@@ -54,7 +55,8 @@ class Bound:
         self.by_pixels = schedule.gathers and geometry.y_strides[0] == 1 < geometry.K
         self.rates = matmul_rates(target, geometry)
         self.busy, kinds, counts = Busy(), dict[Any, Work](), Counter[Any]()
-        steps = schedule.steps(PARTS - 1, PARTS)
+        every = [schedule.steps(core, PARTS) for core in reversed(range(PARTS))]
+        steps = max(every, key=lambda steps: sum(blocks_of(residents[b], i) for b, i in steps))
         for b, i in steps:
             tiles, lanes = residents[b].tiles, residents[b].items[i]
             sizes = ((part.b0 == 0, part.bn, part.xn, part.yn) for part in lanes[0])
@@ -179,3 +181,8 @@ class Bound:
             run = float(tile[0].kn * row_tiles)
         elements, item = tile[0].kn * row_tiles * z.qn * rows * q.qn, self.options.epilogue.y_itemsize
         return (1 + self.options.residual) * moved_ns(self.target, elements, max(1.0, run), parts, item)
+
+
+def blocks_of(resident: Resident, item: int) -> int:
+    """Blocks of an output tile, of a lane, over all M tiles."""
+    return len(resident.tiles) * math.prod(part.bn for part in resident.items[item][0])
