@@ -119,13 +119,16 @@ class Bound:
                 met += [one for one in blocks_met(stack.sweeps[at], own, blocks) if one]
             each.streamed += count * sum(met) * column_ns
             each.tensor += count * sum(max(one * column_ns + n * fixed_ns, n * least_ns) for one in met)
-            times = len(sweep.outputs) // schedule.together_rows
+            together = schedule.together_rows
+            times = len(sweep.outputs) // together
             read = times * read_ns(target, self.options, n, size)
             if self.shift is not None:  # Vector adds shifted sums to a copy of the first tap's, if that has all outputs
                 taps, apart = self.shift.T, min(self.shift.T, self.shift.sums.lhs_dilation)
                 sums_ns = apart * n * target.vector_fixed_psum_ns + size_of(blocks[:2]) * lane[2].yn * target.vector_ns
                 read = sums_ns * (taps / apart - (apart == 1) if taps > apart else 1 / READERS)
-            each.read += row_tiles * read
+            # rows that are stored together are then copied to their places
+            copied = n * target.vector_fixed_ns + times * size * target.vector_4x_ns
+            each.read += row_tiles * (read + (0 if self.by_pixels else together - 1) * copied / READERS)
         if self.by_pixels:  # of rows of blocks, of all row tiles
             tiles = math.prod(part.qn for part in lane) / P_MAX
             each.tensor += tiles * transpose_ns(target, self.geometry)
