@@ -53,8 +53,6 @@ class Bound:
     def ns(self, plan: Schedule) -> float:
         """ns from the first DMA to the last."""
         target, item, m_tile, busy = self.target, plan.items[-1], plan.batches[0][0], self.core(plan)
-        if sum(k_tile.depth > 1 for k_tile in m_tile.k_tiles) > 1:  # copies of both are loaded before the last sums
-            busy.dma += busy.tensor * PARTS / (len(plan.items) * len(m_tile.k_tiles))
         first, last, tile = plan.items[0].out_tile, plan.batches[item.batch][-1], item.out_tile
         x_ns = self.loaded_ns(first, m_tile.k_tiles[0]) / len(banks_of(first, False))
         # the last bank's evacuation and its share of the output tile's DMA
