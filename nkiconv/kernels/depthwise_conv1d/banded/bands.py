@@ -24,8 +24,6 @@ from ....schedules.tiles import div_ceil, whole_words
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 
-#: Words of zeros in a row of z that GpSimd writes alone, as loads of x wait for Vector.
-SHARED = 512
 #: Parts of bf16 that hold all bits of a bias in fp32.
 BIAS_PARTS = 3
 
@@ -89,19 +87,13 @@ def load_banded_filters(run, index):
 
 
 def zero_columns(z_sbuf, begin, end):
-    """Zeros in columns of z, two of 16 bits at a time, by GpSimd; if they are many, two of three by Vector."""
+    """Zeros in columns of z, two of 16 bits at a time, by GpSimd, as loads of x wait for Vector."""
     words = as_words(z_sbuf)
     each = z_sbuf.shape[3] // words.shape[3]
     first, last = div_ceil(begin, each), end // each
-    total = (last - first) * words.shape[1] * words.shape[2]
-    middle = first + (last - first) // 3 if total > SHARED else last
-    for tile, r0, r1, engine in (
-        (z_sbuf, begin, first * each, nisa.engine.gpsimd),
-        (words, first, middle, nisa.engine.gpsimd),
-        (words, middle, last, nisa.engine.vector),
-    ):
+    for tile, r0, r1 in ((z_sbuf, begin, first * each), (words, first, last)):
         if r0 < r1:
-            nisa.memset(dst=tile[..., r0:r1], value=0.0, engine=engine)
+            nisa.memset(dst=tile[..., r0:r1], value=0.0, engine=nisa.engine.gpsimd)
 
 
 def ensure_filters(run, group):
