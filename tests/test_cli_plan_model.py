@@ -123,6 +123,11 @@ def test_other_ways_to_run(script, name):
     assert [(row["operation"], row["problem"]["K"]) for row in found["rows"]] == rows
 
 
+def test_a_model_that_a_script_has_made(script):
+    found = document(f"{script(MODEL + 'model = build_model()')}:model", "--input", "1x3x6x6")
+    assert [row["layers"][0] for row in found["rows"]] == ["blocks.0", "up", "first"]
+
+
 def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
     from nkiconv.pytorch.models import model_plan
 

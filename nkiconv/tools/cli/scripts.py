@@ -23,7 +23,7 @@ MODULE = "_nkiconv_script"
 
 @contextlib.contextmanager
 def function_of(target: str) -> Iterator[Callable[[], Any]]:
-    """The function SCRIPT.py:FUNCTION, callable without arguments within the block.
+    """The function SCRIPT.py:FUNCTION, callable without arguments within the block; of a model, one that returns it.
 
     Within the block the script's folder is importable, and its output goes to stderr.
 
@@ -32,7 +32,9 @@ def function_of(target: str) -> Iterator[Callable[[], Any]]:
     """
     with attribute_of(target) as found:
         path, name = _parts(target)
-        yield lambda: guarded(f"SCRIPT={target}: {name}()", path, found)
+        torch = sys.modules.get("torch")
+        is_made = torch is not None and isinstance(found, torch.nn.Module)
+        yield lambda: found if is_made else guarded(f"SCRIPT={target}: {name}()", path, found)
 
 
 @contextlib.contextmanager
