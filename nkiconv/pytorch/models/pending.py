@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -144,9 +145,18 @@ def handed_on(kind: Callable[..., Pending], *given: Any, **named: Any) -> Any:
     return (kind if torch.compiler.is_compiling() else _as_tensors(kind))(*given, **named)
 
 
+#: Files of torch that hand tensors to its C++, which would read the memory of one.
+_TO_CPP = ("torch.utils.checkpoint", "torch.autograd.function")
+
+
+def _told_class(one: Any) -> Any:
+    """The class by isinstance."""
+    return type(one) if sys._getframe(1).f_globals.get("__name__") in _TO_CPP else Tensor
+
+
 @functools.cache
 def _as_tensors(kind: Any) -> Any:
-    more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__class__": property(lambda _: Tensor)}
+    more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__class__": property(_told_class)}
     return type(kind.__name__, (kind,), more)
 
 
