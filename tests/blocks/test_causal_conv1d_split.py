@@ -16,8 +16,13 @@ from tolerances import assert_exact, assert_within_limit
 import nkiconv
 from nkiconv import ConvProblem
 from nkiconv.bounds import epilogue_bound, factor_bound, gated_bound, l2norm_bound
+from nkiconv.kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, kernel
 from nkiconv.problem import dtype_name
 from nkiconv.reference import abs_sum_ref, chunks_ref, conv_ref, epilogue_ref, split_heads_ref
+from nkiconv.schedules import split
+from nkiconv.simulator import execute
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 #: Parts of several kinds, each with channels that fill no tile evenly.
 SPLITS = {
@@ -416,3 +421,21 @@ def test_prefill_and_steps_are_one_run():
         parts = nkiconv.causal_conv1d_split_update(np.ascontiguousarray(x[:, :, t]), state, w, bias, splits=TWO)
         assert all(one.tobytes() == part[:, t].tobytes() for one, part in zip(parts, whole, strict=True))
     assert state.tobytes() == final.tobytes()
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    ("N", "T", "S", "dtype"), [(2, 1, 2, BF16), (8, 4, 4, np.float32), (8, 1, 8, BF16), (16, 1, 4, BF16)]
+)
+def test_states_arrive_the_faster_way(N, T, S, dtype, monkeypatch):
+    """In runs that are transposed, or as elements: as the schedule says."""
+    splits = ((8, 128, False),)
+    x, w, _, state = data(splits, N, T, S, dtype, "NWC", True)
+
+    def us_of(rule):
+        monkeypatch.setattr(kernel, "transposes_states", rule)
+        given = {"layout": "NWC", "initial_state": state}
+        return in_time(execute(causal_conv1d_split_heads[2], (x, w, splits), given, trace_only=True), Rates()).us
+
+    rule = split.transposes_states
+    assert us_of(rule) <= 1.05 * min(us_of(lambda *_: True), us_of(lambda *_: False))
