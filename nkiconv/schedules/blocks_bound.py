@@ -246,5 +246,7 @@ class BlocksBound:
         size = np.minimum(4 * self.geometry.K * self.C * num_taps(self.geometry), count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
         exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
+        if self.pixels >= TRANSPOSED:  # which wait for Vector, in each round
+            exchanged_ns = exchanged_ns * t["passes"] * ceil(t["accumulators"], self.banks)
         read_ns = t["beside"] * (width * target.vector_ns + self.read_ns)
         return read_ns + np.where(t["split"] > 0, exchanged_ns, 0) + last_store_ns(target)
