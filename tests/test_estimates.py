@@ -354,60 +354,6 @@ def test_estimates_are_near_the_trace(name, algorithm):
     assert 0.7 * true < guess.ns / ISSUE_NS < 5 * true
 
 
-@pytest.mark.parametrize(("problem", "shard", "fold"), [
-    (ConvProblem(N=1, C=74, H=45, W=45, K=253, R=5, S=5, stride=(2, 2), padding=((2, 2), (2, 2)), dtype="fp32"),
-     "images", "inputs"),
-    (ConvProblem(N=2, C=17, H=46, W=28, K=178, R=7, S=7, padding=((3, 3), (3, 3)), dtype="fp32"), "channels", "both"),
-], ids=["22 rows and one", "128 channels and 50, two rows at once"])  # fmt: skip
-def test_bounds_are_of_the_core_with_more_sums(problem, shard, fold):
-    """These took 1.6 and 1.2 times as long as other settings."""
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    shape, algorithm = operation.shape(request, Rates()), operation.known["implicit_gemm"]
-    guess = algorithm.guess(shape, (("shard", shard), ("fold", fold)))
-    us = trace(request, Candidate("implicit_gemm", guess.config), Rates()).us
-    assert 0.85 * us < guess.ns / 1e3 < 1.1 * us
-
-
-def test_columns_that_two_windows_see_are_loaded_for_both():
-    """Windows of 8 columns take 43 us, of 12 columns 39."""
-    problem = ConvProblem(N=8, C=96, K=96, groups=96, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC")
-    operation = operation_for(Request(problem=problem))
-    shape, algorithm = operation.shape(Request(problem=problem), Rates()), operation.known["activation_stationary"]
-    sizes = {"rows": 7, "beside": 2, "below": 8, "images": 8, "channels": 96, "together": 1, "buffers": 4}
-    narrow, wide = (algorithm.guess(shape, tuple({**sizes, "columns": columns}.items())) for columns in (8, 12))
-    assert wide.ns < narrow.ns
-
-
-def test_bounds_are_of_the_core_with_more_images():
-    """Three images' gradient took 10.4 us, 8.4 by implicit_gemm."""
-    problem = ConvProblem(N=3, C=128, K=128, W=1024, S=5, padding=((0, 0), (2, 2))).toward("dgrad")
-    request = Request(problem=problem)
-    operation, config = operation_for(request), (("y_bytes", 16_384), ("shard", "outputs"))
-    guess = operation.known["weight_stationary"].guess(operation.shape(request, Rates()), config)
-    us = trace(request, Candidate("weight_stationary", guess.config), Rates()).us
-    assert 0.85 * us < guess.ns / 1e3 < 1.1 * us
-
-
-def test_copies_of_rows_that_are_stored_together_are_priced():
-    """Blocks of four rows took 14.0 us, of two 11.9."""
-    request = Request(problem=ConvProblem(N=1, C=96, H=48, W=48, K=192, R=3, S=3, padding=((1, 1), (1, 1)), groups=6))
-    operation = operation_for(request)
-    shape, algorithm = operation.shape(request, Rates()), operation.known["weight_stationary"]
-    two, four = (algorithm.guess(shape, (("rows", 32), ("height", rows), ("width", 1))).ns for rows in (2, 4))
-    assert 1.02 * two < four
-
-
-def test_loads_of_toeplitz_matrices_are_priced():
-    """5x5 of 641 channels took 94 us, 71 by weight_stationary."""
-    padding = ((2, 2), (2, 2))
-    request = Request(problem=ConvProblem(N=2, C=161, K=161, groups=161, H=56, W=56, R=5, S=5, padding=padding))
-    operation = operation_for(request)
-    guess = operation.known["stacked"].guess(operation.shape(request, Rates()), None)
-    us = trace(request, Candidate("stacked", guess.config), Rates()).us
-    assert 0.95 * us < guess.ns / 1e3 < 1.1 * us
-
-
 ROWS = ConvProblem(N=3, C=37, K=37, groups=37, W=211, S=5)
 IMAGES = ConvProblem(N=3, C=24, K=24, groups=6, H=19, W=23, R=3, S=3)
 CONV = ConvProblem(N=3, C=67, K=35, H=19, W=23, R=3, S=3)
