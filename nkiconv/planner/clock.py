@@ -51,8 +51,6 @@ WORTHWHILE = 0.999
 #: Largest ratio to the least time at phase 0 at which other phases are timed too. 1.0 takes 1.0004 times as long over
 #: 152 golden estimates, 1.05 at worst (`python tests/golden --way estimate`).
 NEAR_AT_ZERO = 1.02
-#: Least share of the instructions of an algorithm's last candidate that the budget must have left for the next one.
-ENOUGH = 0.8
 
 #: Matmuls on zeros in the first place and in the second.
 Counts = tuple[int, int]
@@ -85,9 +83,8 @@ class _Race:
         #: prices of kernels by whether core 1 runs alone
         self.prices: dict[bool, PriceList] = {}
         self.found: dict[Choice, Probe] = {}
-        #: the least us at phase 0; instructions of each algorithm's last trace
+        #: the least us at phase 0
         self.at_zero = math.inf
-        self.lengths: dict[str, int] = {}
 
     def fastest(self, candidates: Sequence[Choice]) -> Choice:
         known: dict[str, Counts] = {}
@@ -103,7 +100,7 @@ class _Race:
     def time(self, one: Choice, counts: Counts | None) -> None:
         """Time core 1 of a candidate, if the budget has instructions left, with these counts of matmuls on zeros or,
         for None, the best of a few."""
-        if self.left <= 0 or self.left < ENOUGH * self.lengths.get(one[0], 0):
+        if self.left <= 0:
             return
         try:
             probe = self.probe(one, counts)
@@ -112,7 +109,6 @@ class _Race:
             return
         except NkiError:  # a search reports it
             return
-        self.lengths[one[0]] = len(probe.execution.instructions)
         if probe.execution.is_cut:
             self.left = 0
         elif self.found:
