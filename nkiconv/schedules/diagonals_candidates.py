@@ -190,8 +190,19 @@ class DiagonalsBound:
         sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
         shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
         shared_ns = np.where(t["split"] > 0, shared_ns, 0)
-        ends_ns = first_load_ns(target) + last_store_ns(target)
+        ends_ns = first_load_ns(target) + self.cleared_ns(t, rows, columns) + last_store_ns(target)
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns + shared_ns
+
+    def cleared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
+        """ns of the zeros around windows in the first buffer, which Vector and GpSimd write before its loads."""
+        target, windows, loaded = self.target, 1, 1
+        for axis, extent in ((self.geometry.rows, rows), (self.geometry.columns, columns)):
+            outside = max(0, axis.before) + max(0, window_of(axis, axis.out) - axis.before - axis.size)
+            window: Any = window_of(axis, extent)
+            window = np.where(extent < axis.out, window, np.minimum(window, axis.size))
+            windows, loaded = windows * window, loaded * np.maximum(0, window - np.where(extent < axis.out, outside, 0))
+        each_ns = 1 / (1 / target.vector_memset_ns + 1 / target.gpsimd_ns)
+        return self.T * (windows - loaded) * t["groups"] * t["beside"] * self.c * each_ns
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """ns of a step's DMAs, on average."""
