@@ -178,6 +178,28 @@ def test_checkpoints_of_blocks_stay_fused(reentrant):
     assert calls(found, image(*X).requires_grad_(), grad=True) == f"{started}{fused} conv2d"
 
 
+def test_hooks_of_blocks_see_tensors():
+    """And parameters may be taken away after a block, as FSDP does, though a chain goes on in the next."""
+
+    def blocks():
+        norm, *rest = fm.chain()
+        return nn.Sequential(nn.Sequential(nn.Conv2d(3, C, 3), norm), nn.Sequential(*rest))
+
+    (found, model), x, seen = pair(blocks), image(2, 3, 6, 5), []
+    expected, terms = model(x), C * terms_of(model)
+
+    def taken(block, _given, y):
+        seen.append(type(y))
+        for one in block.parameters():
+            one.data = torch.empty(0)
+
+    assert calls(found, x) == "conv2d stats; norm silu conv2d"
+    for block in found:
+        block.register_forward_hook(taken)
+    assert close(found(x), expected, terms)
+    assert seen == [torch.Tensor] * 2
+
+
 @pytest.mark.parametrize("compute", [lambda norm, x: norm(x), lambda norm, x: nn.Sequential(norm, nn.ReLU())(x)])
 def test_modules_by_themselves_give_tensors(compute):
     """Also such that C++ takes, and a slice of a Sequential."""

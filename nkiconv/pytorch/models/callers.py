@@ -11,7 +11,7 @@ import functools
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from .pending import Pending, tensor_of
 
 #: Name of the attribute of a module with the proofs whose chains run in its forward.
 _PROOFS = "nkiconv_proofs"
+#: Name of the attribute of a hook that reads no tensor.
+READS_NOTHING = "nkiconv_reads_nothing"
 
 
 class _Running(threading.local):
@@ -59,18 +61,26 @@ def within(module: torch.nn.Module) -> Iterator[None]:
 
 @define
 def computes(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class whose forward returns tensors, unless it is called within another one of the same proof."""
+    """A class whose forward returns tensors, unless it is called within another one of the same proof, and no hook
+    comes after it: one may read the result, or, as FSDP's, take parameters away of which that is computed."""
 
     @functools.wraps(kind.forward)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
-        if torch.compiler.is_compiling() or not _new(self):
-            return kind.forward(self, *args, **named)
-        with within(self):
+        is_outermost = not torch.compiler.is_compiling() and bool(_new(self))
+        with within(self) if is_outermost else nullcontext():
             found = kind.forward(self, *args, **named)
+        if torch.compiler.is_compiling() or not (is_outermost or _has_hooks(self)):
+            return found
         pends = any(isinstance(one, Pending) for one in tree_leaves(found))
         return tree_map(tensor_of, found) if pends else found
 
     return (kind,), {"forward": forward}
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    """Whether a hook comes after a module's forward that may read tensors."""
+    hooks = (*module._forward_hooks.values(), *module._backward_hooks.values(), *module._backward_pre_hooks.values())
+    return any(not getattr(hook, READS_NOTHING, False) for hook in hooks)
 
 
 def take(model: torch.nn.Module, handing: Mapping[str, str], prefixes: Iterable[str]) -> None:

@@ -36,6 +36,7 @@ from ..operators.split_call import NAME as SPLIT
 from ..operators.split_call import SplitCall
 from ..operators.tensor_kinds import DTYPES
 from . import pixel_chains
+from .callers import READS_NOTHING
 from .classes import is_changed
 from .conversion import convert, copied
 from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
@@ -260,6 +261,7 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
     def leave(_module: Any, _inputs: Any, _outputs: Any) -> None:
         stack.pop()
 
+    setattr(leave, READS_NOTHING, True)
     # a module that returns a Pending computes it at once if it has hooks
     pends = makes_pixels, hands_on_pixels, pixel_chains.hands_on_sums, pixel_chains.takes_sums
     parts = {
