@@ -39,6 +39,11 @@ COMMANDS = [
     ("tests/golden", "--only rn50_c4 --way default --jobs 1", r"^0 of 7 rows moved; .* worst 1\.0000\n$"),
     ("tests/golden", "--only kda_bf16 --way timed --kept --algorithm mixed --jobs 1", r"^0 of 1 rows moved; "),
     ("tests/ablate", "--only dot --jobs 1", r"\n\| dot \| slots \| \d+ \| \d+ of \d+ \| 0 \| 1\.\d{4} \|"),
+    (
+        "tests/few_channels",
+        "--only '3 channels, 4x4, 32x32, 64'",
+        r"price 0\.\d\d\ntakes_windows: 1\.000, 1\.00 at worst\n$",
+    ),
     ("tests/validation", "--only 'runs of 64 bytes'", r"(\| ours \|[^$]*){5}\n\| pe\.row_tiles_overlap \| 1 "),
     ("tests/validation", "--only nki-autotune", r"\nNo checkout of it was given\.\n"),
     ("tests/zoo/packages.py", "pyproject.toml", r"^diffusers==\S+ timm==\S+ "),

@@ -1,6 +1,7 @@
 """How x of few channels of NHWC arrives fastest: windows or not, and rows that an engine sorts or DMA transposes.
 
-    python tests/few_channels    the two ways of each, and what `schedules/relayout.py` takes
+    python tests/few_channels                           the two ways of each, and what `schedules/relayout.py` takes
+    python tests/few_channels --only "3 channels, 4x4"  of some
 
 A row is a convolution on two cores; its ratio is of the us of the first way over those of the second, the price's is of
 the ns that the rule compares. The last line: us of what the rule takes over those of the faster way, mean and worst.
@@ -9,8 +10,10 @@ Nothing here ran on hardware.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
+import sys
 from collections.abc import Iterator
 from unittest import mock
 
@@ -66,19 +69,27 @@ def price(rule: str, geometry: Geometry) -> float:
     return windows.windows_ns(target, geometry) / min(sorted_ns, by_dma_ns)
 
 
-def main() -> None:
+def main() -> int:
     """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/few_channels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="problems whose line contains this")
+    only = parser.parse_args().only
     lost: dict[str, list[float]] = {}
     for rule, problem in problems():
+        sizes = f"{problem.C} channels, {problem.R}x{problem.S}, {problem.H}x{problem.W}, {problem.K} filters"
+        if only not in sizes:
+            continue
         request = Request(problem=problem)
         geometry = operation_for(request).shape(request, Rates()).geometry
         takes, there, other = getattr(relayout, rule)(geometry), *(us_of(problem, rule, one) for one in (True, False))
         lost.setdefault(rule, []).append((there if takes else other) / min(there, other))
-        sizes = f"{problem.C} channels, {problem.R}x{problem.S}, {problem.H}x{problem.W}, {problem.K} filters"
         print(f"{rule} {sizes}: {there:.1f} / {other:.1f} us = {there / other:.2f}, price {price(rule, geometry):.2f}")
     for rule, every in lost.items():
         print(f"{rule}: {math.exp(sum(map(math.log, every)) / len(every)):.3f}, {max(every):.2f} at worst")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
