@@ -39,7 +39,9 @@ ROWS = 16
 #: Names of a list below the table.
 SHOWN = 5
 
-Script = Annotated[str, typer.Argument(metavar="SCRIPT.py:FUNCTION", help="A function that returns the model, or the model.")]
+Script = Annotated[
+    str, typer.Argument(metavar="SCRIPT.py:FUNCTION", help="A function that returns the model, or the model.")
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
