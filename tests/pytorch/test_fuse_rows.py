@@ -3,11 +3,12 @@
 import fused_models as fm
 import pytest
 import torch
-from chained import C, assert_same, calls, close, image, made, pair, terms_of
+from chained import C, assert_gradients, assert_same, calls, close, drawn, image, made, pair, terms_of
 from fused_sequences import Delta, ShortConv
 from operators_seen import Seen
+from torch import nn
 
-from nkiconv.pytorch import causal_conv1d_fn
+from nkiconv.pytorch import causal_conv1d_fn, convert, plan_model
 
 pytestmark = pytest.mark.usefixtures("published")
 ROWS = (2, 11, C)
@@ -80,6 +81,93 @@ def test_channels_of_a_projection_are_read_in_place(name):
         assert [args[-2] for args in splits] == ([] if len(results) == 2 else [first])
     for one, other in zip(*results, strict=True):
         assert close(one.detach(), other.detach(), terms_of(model))
+
+
+# Models that slice a convolution with zeros on both sides, as they do where causal-conv1d is missing.
+
+
+class Sliced(nn.Module):
+    """taps: of the depthwise convolution; chunks: of the projection."""
+
+    def __init__(self, forward, chunks=1, taps=4, **own):
+        super().__init__()
+        self.inner, self.act = forward, nn.SiLU()
+        self.in_proj, self.out_proj = nn.Linear(C, chunks * C), nn.Linear(C, C)
+        self.conv1d = nn.Conv1d(C, C, taps, **{"groups": C, "padding": taps - 1} | own)
+
+    def forward(self, hidden):
+        return self.inner(self, self.in_proj(hidden).transpose(1, 2))
+
+
+def short(m, rows, end=None):
+    """LFM2's."""
+    b, c, x = rows.chunk(3, dim=1)
+    x = b * x
+    return m.out_proj((c * m.conv1d(x)[..., : x.shape[-1] if end is None else end]).transpose(1, 2))
+
+
+def mamba(m, rows):
+    return m.out_proj(m.act(m.conv1d(rows)[:, :, : rows.shape[2]]).transpose(1, 2))
+
+
+def mamba2(m, rows):
+    first, second = m.act(m.conv1d(rows)[..., : rows.shape[-1]].transpose(1, 2)).split([3, C - 3], dim=-1)
+    return torch.cat([second, first], -1)
+
+
+def whole(m, rows):
+    return m.conv1d(rows)
+
+
+def other(m, rows):
+    """One column less."""
+    return m.act(m.conv1d(rows)[..., : rows.shape[2] - 1])
+
+
+def changed(m, rows):
+    y = m.conv1d(rows)
+    return y[..., : rows.shape[2]] * 1 + y[..., 3:]
+
+
+#: A model, and the calls of its block.
+SLICED = {
+    "LFM2": (lambda: Sliced(short, 3), ("gated_short_conv",)),
+    "LFM2, from its end": (lambda: Sliced(lambda m, x: short(m, x, -3), 3), ("gated_short_conv",)),
+    "Mamba": (lambda: Sliced(mamba, bias=False), ("causal_conv1d_fn",)),
+    "Mamba2": (lambda: Sliced(mamba2, taps=3), ("causal_conv1d_split",)),
+    "read twice": (lambda: Sliced(changed), ("causal_conv1d_fn",)),
+    "whole": (lambda: Sliced(whole), ()),
+    "fewer columns": (lambda: Sliced(other), ()),
+    "fewer zeros": (lambda: Sliced(mamba, padding=2), ()),
+    "dilated": (lambda: Sliced(mamba, padding=3, dilation=2), ()),
+    "reflected": (lambda: Sliced(mamba, padding_mode="reflect"), ()),
+    "many taps": (lambda: Sliced(mamba, taps=40), ()),
+}
+
+
+@pytest.mark.parametrize("compute", ["torch", "simulate"])
+@pytest.mark.parametrize("name", SLICED)
+def test_slices_of_padded_convolutions(name, compute, monkeypatch):
+    make, expected = SLICED[name]
+    report, model = convert(drawn(make()), fuse=True), drawn(make())
+    assert [block.calls for block in report.blocks if block.calls] == [expected] * bool(expected)
+    monkeypatch.setenv("NKICONV_CPU", compute)
+    assert_same(report.model, model, image(*ROWS))
+    monkeypatch.setenv("NKICONV_CPU", "torch")
+    assert_gradients(report.model, model, image(*ROWS))
+
+
+def test_sliced_convolutions_are_planned_as_they_run():
+    found = plan_model(drawn(Sliced(short, 3)).eval(), [image(*ROWS)], quick=True, fuse=True)
+    assert [row.convolved.operation for row in found.rows] == ["causal_conv1d_split"]
+
+
+def test_a_hook_of_a_sliced_convolution_sees_all_columns():
+    found, model = pair(lambda: Sliced(mamba))
+    seen = []
+    found.conv1d.register_forward_hook(lambda _module, _given, y: seen.append(y.shape))
+    assert_same(found, model, image(*ROWS))
+    assert seen == [(2, C, 11 + 3)]
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -69,7 +69,7 @@ def computes(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         is_outermost = not torch.compiler.is_compiling() and bool(_new(self))
         with within(self) if is_outermost else nullcontext():
             found = kind.forward(self, *args, **named)
-        if torch.compiler.is_compiling() or not (is_outermost or _has_hooks(self)):
+        if torch.compiler.is_compiling() or not (is_outermost or has_hooks_after(self)):
             return found
         pends = any(isinstance(one, Pending) for one in tree_leaves(found))
         return tree_map(tensor_of, found) if pends else found
@@ -77,7 +77,7 @@ def computes(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     return (kind,), {"forward": forward}
 
 
-def _has_hooks(module: torch.nn.Module) -> bool:
+def has_hooks_after(module: torch.nn.Module) -> bool:
     """Whether a hook comes after a module's forward that may read tensors."""
     hooks = (*module._forward_hooks.values(), *module._backward_hooks.values(), *module._backward_pre_hooks.values())
     return any(not getattr(hook, READS_NOTHING, False) for hook in hooks)

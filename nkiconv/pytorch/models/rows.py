@@ -4,6 +4,9 @@
     act(BatchNorm(convolution(glu(x))))                           glu_conv1d             Conformer
     split(causal_conv1d_fn(x).transpose(1, 2))                    causal_conv1d_split    Qwen3-Next, Kimi Linear, Mamba2
 
+A convolution with zeros on both sides whose first columns alone are read is causal_conv1d_fn of them, with the silu
+after it: models have that where the package causal-conv1d is missing.
+
 The module that holds such a convolution runs its own forward under a function mode. There the result of a product, a
 GLU or a convolution is a Pending, and the next step is noted on it; any other use computes it first. So caches, masks
 and branches on them need not be known. Nothing fuses under torch.compile and torch.autocast.
@@ -11,6 +14,7 @@ and branches on them need not be known. Nothing fuses under torch.compile and to
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +32,7 @@ from ..causal.split import causal_conv1d_split
 from ..computers import host, modes
 from ..fused_module import stored_filter
 from ..gated import gated_short_conv, glu_conv1d
+from .callers import has_hooks_after
 from .classes import define
 from .pending import PRODUCTS, Pending, activation_of, is_in_place, tensor_of, version_of
 
@@ -161,16 +166,28 @@ def _whole(rows: Tensor) -> tuple[Tensor, int | None]:
 
 
 class _Causal(_Rows):
-    """A causal convolution of rows; product: where x is two chunks of a tensor."""
+    """A causal convolution of rows; product: where x is two chunks of a tensor; sliced: of a module's result."""
 
     def __init__(self, mode: Fusing, x: Any, given: dict[str, Any], places: tuple[int, int] | None = None) -> None:
         shape = x.shape if places is None else (x.shape[0], x.shape[1] // 3, x.shape[2])
         super().__init__(mode, x, shape)
-        self.given, self.places = given, places
+        self.given, self.places, self.sliced = given, places, False
+
+    def activated(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> _Causal | None:
+        """This with the silu that a function applies; None for other functions."""
+        if activation_of(function, named) != "silu" or is_in_place(function, args, named):
+            return None
+        if self.places is not None or self.given["activation"] is not None:
+            return None
+        found = copy.copy(self)
+        found.given = {**self.given, "activation": "silu"}
+        return found
 
     def compute(self) -> Tensor:
         """By the function that was called."""
         self.input()
+        if self.sliced:
+            self.mode.calls.append("causal_conv1d_fn")
         y: Tensor = causal_conv1d_fn(**tree_map(tensor_of, self.given))
         return y
 
@@ -189,6 +206,8 @@ class _Causal(_Rows):
         """The product with the third chunk; tokens first."""
         if function in PRODUCTS and self.places is not None and len(args) == 1 and not named:
             return self._gated(args[0])
+        if (found := self.activated(function, args, named)) is not None:
+            return found
         return self.transpose(*args) if function in _TRANSPOSES and not named else None
 
     def _gated(self, factor: Any) -> Any:
@@ -218,7 +237,9 @@ class _Tokens(_Rows):
         return self.rows.value().transpose(1, 2)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A split of the channels."""
+        """A silu, a split of the channels."""
+        if (found := self.rows.activated(function, args, named)) is not None:
+            return _Tokens(found)
         return self.split(*args, **named) if function in _SPLITS else None
 
     def split(self, sizes: Any, dim: int = 0) -> Any:
@@ -236,6 +257,59 @@ class _Tokens(_Rows):
         )  # fmt: skip
         self.mode.calls.append("causal_conv1d_split")
         return tuple(part.flatten(2) for part in parts)
+
+
+class _Padded(_Rows):
+    """A module's convolution of rows with as many zeros on either side as it has taps, less one.
+
+    plain: the module's forward; rows: what it is given, perhaps a product.
+    """
+
+    def __init__(self, mode: Fusing, plain: Any, convolution: Any, rows: Any) -> None:
+        self.taps = convolution.kernel_size[0]
+        super().__init__(mode, rows.x if isinstance(rows, _Product) else rows, rows.shape)
+        self.shape = torch.Size((*rows.shape[:2], rows.shape[2] + self.taps - 1))
+        self.plain, self.convolution, self.rows = plain, convolution, rows
+
+    def compute(self) -> Tensor:
+        """By the module."""
+        self.input()
+        y: Tensor = self.plain(self.convolution, tensor_of(self.rows))
+        return y
+
+    def __getitem__(self, at: Any) -> Any:
+        columns = self.shape[2] - self.taps + 1
+        ends = (slice(None, columns), slice(None, 1 - self.taps))
+        firsts = [each for end in ends for each in ((..., end), (slice(None), slice(None), end))]
+        found = self.causal() if isinstance(at, tuple) and at in firsts and self.is_open() else None
+        return self.value()[at] if found is None else found
+
+    def causal(self) -> _Causal | None:
+        """The first columns, pending, or None."""
+        self.check()
+        weight, own = self.convolution.weight.squeeze(1), self.convolution
+        found = self.mode.convolved((self.rows, weight, own.bias), {"layer": own.layer, "strict_nonfinite": False})
+        if found is not None:
+            found.sliced = True
+        return found
+
+    @staticmethod
+    def of(plain: Any, convolution: Any, rows: Any) -> _Padded | None:
+        """Of a module's call within the forward that fuses, or None."""
+        if torch.compiler.is_compiling():
+            return None
+        mode = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        if not isinstance(mode, Fusing) or mode.is_paused or convolution.activation is not None:
+            return None
+        pends = isinstance(rows, Pending)
+        is_open = isinstance(rows, _Product) and rows.is_open() if pends else isinstance(rows, Tensor)
+        (taps,) = convolution.kernel_size
+        numbers = convolution.padding, convolution.stride, convolution.dilation, convolution.padding_mode
+        fits = numbers == ((taps - 1,), (1,), (1,), "zeros") and 1 < taps and convolution.groups == rows.shape[1]
+        fits = fits and convolution.groups == convolution.out_channels and rows.dim() == 3 and rows.shape[2] > 0
+        fits = fits and rows.dtype == stored_filter(convolution).dtype and not taps_unsupported(taps)
+        is_open = is_open and not has_hooks_after(convolution)
+        return _Padded(mode, plain, convolution, rows) if is_open and fits else None
 
 
 class Fusing(TorchFunctionMode):
@@ -259,7 +333,7 @@ class Fusing(TorchFunctionMode):
         if self.is_paused:
             return func(*args, **named)
         if func is causal_conv1d_fn:
-            found = self._convolved(args, named)
+            found = self.convolved(args, named)
         elif func is F.glu:
             found = self._glu(*args, **named)
         elif func in PRODUCTS and len(args) == 2 and not named:
@@ -293,7 +367,8 @@ class Fusing(TorchFunctionMode):
         self._products.append((found.value(), found, version_of(found.value())))
         return found.tensor
 
-    def _convolved(self, args: Any, named: Any) -> _Causal | None:
+    def convolved(self, args: Any, named: Any) -> _Causal | None:
+        """A call of causal_conv1d_fn, pending, or None."""
         bound = _SIGNATURE.bind(*args, **named)
         bound.apply_defaults()
         given, weight = bound.arguments, bound.arguments["weight"]
@@ -346,13 +421,17 @@ CALLS = "nkiconv_calls"
 
 @define
 def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A depthwise convolution's class that takes a pending GLU and returns a Pending."""
+    """A depthwise convolution's class that takes a pending GLU or product and returns a Pending."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
         fits = isinstance(input, _Glu) and input.is_open() and input.dtype == stored_filter(self).dtype
         if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
             found = _GluConvolved(input.mode, input.input(), self)
             return found if self.activation is None else found.activated(self.activation)
+        strict = modes.wants_strict_nonfinite(self.strict_nonfinite)
+        padded = None if args or named or strict else _Padded.of(kind.forward, self, input)
+        if padded is not None:
+            return padded
         # a pending norm is the class's own to take
         return kind.forward(self, tensor_of(input) if isinstance(input, _Rows) else input, *args, **named)
 
