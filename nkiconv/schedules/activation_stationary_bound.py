@@ -183,7 +183,7 @@ class Bound:
         # K tiles of a core, steps of all of them; rows that two output tiles see are loaded for both
         tiles = C / PARTS / channels
         steps = tiles * of_windows * of_rows * of_images
-        seen = geometry.rows.size + (of_rows - 1) * (plan.rows + (plan.depth - 2) * plan.apart)
+        seen = max(1, geometry.rows.size + (of_rows - 1) * (plan.rows + (plan.depth - 2) * plan.apart))
         x, parts, transposes = N * seen * W * C / PARTS, plan.size, 0.0
         if plan.by_pixels:
             matmuls, columns, sums = plan.depth, plan.bank[1], plan.sums

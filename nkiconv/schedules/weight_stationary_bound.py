@@ -158,7 +158,7 @@ class Bound:
         if is_transposed(geometry):
             loads = len(tile) if schedule.gathers else schedule.k_tiles[-1][3]
             each = tile[0].cn if schedule.gathers else schedule.k_tiles[-1][1]
-            return k_tiles * loads * transposed_ns(self.target, each, elements, columns, item)
+            return k_tiles * loads * transposed_ns(self.target, each, elements, max(1, columns), item)
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
         return k_tiles * moved_ns(self.target, parts * elements, run, min(P_MAX, parts), item)
 
