@@ -294,6 +294,7 @@ def test_inputs_are_not_changed():
     ConvProblem(N=1, C=1, H=1, W=1, K=1, S=1, padding=((1, -1), (0, 0)), layout="NHWC", dtype="fp32"),
     ConvProblem(N=5, C=120, H=1, W=7, K=120, S=2, stride=(2, 1), padding=((2, 5), (-3, -2)), groups=120, dtype="fp32"),
     ConvProblem(N=3, C=4, H=1, W=2, K=4, S=1, padding=((0, 0), (-2, 3)), groups=4, layout="NHWC"),
+    ConvProblem(N=1, C=3, H=1, W=2, K=3, R=3, S=3, padding=((3, 0), (0, 1)), stride=(4, 1), groups=3),
 ])  # fmt: skip
 def test_some_outputs_meet_padding_alone(problem):
     check_exact(problem)
