@@ -39,7 +39,10 @@ def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tup
             return _toeplitz(target, geometry, schedule.stack)
         every = [_stacked(target, one.geometry, one) for one in schedule.stack.every]
         return every[0]._replace(
-            **{name: sum(getattr(one, name) for one in every) for name in ("moved", "transposed", "placed", "waits")}
+            **{
+                name: sum(getattr(one, name) for one in every)
+                for name in ("moved", "transposed", "placed", "waits", "issued")
+            }
         )
     if schedule.shift is not None:
         return _packed(target, geometry, schedule, schedule.shift)
@@ -61,8 +64,9 @@ def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     first = (transposed / FILTER_PARTS + rotated) / (transposed + rotated)
     placed = stack.U * stack.kn * target.copy_ns(geometry.itemsize)
     placed += 0.0 if straight else geometry.C * num_taps(geometry) * target.vector_4x_ns
-    waits = (stack.U - 1) * target.static_issue_ns if straight else 0.0
-    return Filters(moved, transposed + rotated, first, placed, waits=waits)
+    issued = stack.U * target.static_issue_ns if straight else 0.0
+    waits = max(0.0, issued - target.static_issue_ns)
+    return Filters(moved, transposed + rotated, first, placed, waits=waits, issued=issued)
 
 
 def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straight: bool, fits_window: bool) -> float:
