@@ -29,7 +29,8 @@ NEAR = {
     # these took 53 us, 25 with planes of taps as channels
     "loads of filters for 40 rows of y": ("stacked", ConvProblem(
         N=2, C=1, K=37, D=19, H=37, W=63, T=3, R=3, S=3, padding=((1, 1),) * 3, dtype="fp16"),
-        {"rows": 42, "shifts": 3, "outputs": 40, "filters": "straight"}, 0.75),
+        {"rows": 42, "shifts": 3, "outputs": 40, "beside": 1, "apart": 40, "blocks": 1, "rest": 0,
+         "filters": "straight"}, 0.75),
 }  # fmt: skip
 
 
