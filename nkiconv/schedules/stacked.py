@@ -317,7 +317,6 @@ def rest_sizes(rows: Axis, columns: Axis, count: int, U: int, V: int) -> tuple[i
         most, window = P_MAX // (count * D), window_of(rows, U * V)
         tried += [(B, D, B) for B in range(1, most + 1) if span % B == 0]
         tried += [(window, D, span)] if window <= most else []
-
     return min(tried, key=lambda one: (products_of(rows, columns, one[0], one[1], U, V, one[2]), one[0] * one[1]))
 
 
