@@ -180,7 +180,7 @@ class BlockSchedule:
         return self.depth * self.sums if self.by_pixels else self.step * self.pitch
 
     def matrices_shape(self, channels: int) -> tuple[int, ...]:
-        """The shape but for partitions of a tile of so many channels' matrices; those of NHWC have columns behind the
+        """The shape but for partitions of a tile of so many channels' matrices; those of NHWC have columns after the
         last for matmuls of more columns than y has."""
         if not self.by_pixels:
             return channels, self.matrix_size

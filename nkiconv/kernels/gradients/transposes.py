@@ -62,7 +62,8 @@ def start_transposes(work, buffers):
 
 
 def held_of(work, one, tile, t):
-    """What a tile of a pass needs of x at a plane of taps, or of gy: channels, taps, planes and places."""
+    """What a tile of a pass needs of x at a plane of taps, or of gy: channels, taps, planes and places. The pass's
+    window (h, w) follows from its taps."""
     if t < 0:
         return one.k, tuple((member.z, member.p, member.q, member.counts) for member in tile)
     planes = [valid_range(work.geometry.planes, t, member.z, 1)[2:4] for member in tile]

@@ -299,7 +299,7 @@ class BlockCore(Core):
         (c0, cn), tile_sbuf = self.rounds[number], tiles[number % len(tiles)]
         if plan.by_pixels:
             matrices, jobs = tile_sbuf[0 : plan.size], self.matrix_jobs(tile_sbuf, cn)
-            if number < len(tiles) and plan.bank[1] > plan.sums:  # matmuls read columns behind the last matrix
+            if number < len(tiles) and plan.bank[1] > plan.sums:  # matmuls read columns after the last matrix
                 nisa.memset(dst=matrices[:, plan.matrix_size :], value=0.0, engine=nisa.engine.vector)
         else:
             matrices = self.load_matrices(tile_sbuf, c0 - self.rounds[0][0], cn)
