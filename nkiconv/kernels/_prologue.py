@@ -7,7 +7,6 @@ A tile holds x in one of these orders, its first letters on the partitions:
     | cnhw  | channels         | planes, rows, columns  | all other kernels                             |
     | nchw  | planes, channels | rows, columns          | Toeplitz blocks of NCHW, which are transposed |
     | whnc  | columns          | rows, planes, channels | Toeplitz blocks of NHWC                       |
-    | cnw   | channels         | planes, rows as a run  | fp8 pairs, which GpSimd puts in place         |
 
 Padding is not loaded: places of a view outside of x keep the zeros that the kernel stored. Each DMA fills elements of x
 only, so that a fused prologue follows it here (docs/architecture.md):
@@ -173,7 +172,7 @@ def load_x(
     """
     (c0, d0, h0, w0), (cn, dn, hn, wn) = first, counts or dst.shape
     top, bottom = places_inside(h0, row_step, hn, geometry.rows.size)
-    left, right = places_inside(w0, 1, wn, geometry.columns.size if "h" in order else wn)
+    left, right = places_inside(w0, 1, wn, geometry.columns.size)
     if bottom <= top or right <= left:
         return
     start, extents, upsample = (h0 + top * row_step, w0 + left), (bottom - top, right - left), geometry.upsample

@@ -137,7 +137,7 @@ def places_inside(first: int, step: int, count: int, size: int) -> Part:
 @dataclass(frozen=True)
 class Product:
     """One matmul: where it meets x along planes, rows and columns, as `valid_range` says; its filter's row and group of
-    columns of taps; the partitions that it contracts, where they differ."""
+    columns of taps; the partitions that it contracts, where they differ; (row, group) of a pair's other tap."""
 
     planes: Met
     rows: Met
@@ -145,6 +145,7 @@ class Product:
     row: int = 0
     group: int = 0
     parts: int = 0
+    second: tuple[int, int] | None = None
 
 
 def is_whole(product: Product, zn: int, pn: int, qn: int) -> bool:

@@ -15,10 +15,6 @@ around x, so that both windows have one shape and a constant distance.
     ALONE    one slot, a matmul a tap, as without pairs
     CHUNKS   two slots of channels, a matmul a tap; the second slot's first `again` partitions repeat channels
     TAPS     one slot, two taps a matmul; the last tap of an odd number has its own matmul
-    HALVES   TAPS of 128 channels whose last tap takes half a matmul: channels 0..63 and 64..127 are a pair on the first
-             64 rows of the PE array for one bank of sums, on the last 64 rows for the next, side by side; a second slot
-             holds x and that tap with both halves exchanged
-    STAGED   TAPS for short rows of x: they are loaded as one run and placed between zeros on chip
 """
 
 from __future__ import annotations
@@ -30,14 +26,12 @@ from typing import NamedTuple
 from .cuts import in_batches, window_of
 from .geometry import Axis, Geometry, is_transposed, num_taps, span
 from .settings import ALL, WARM_UPS, Settings, choice, count, double, half, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, WORD_BYTES, cut, cut_at, div_ceil, share, whole_words
+from .tiles import P_MAX, PARTS, SBUF_BYTES, cut, cut_at, div_ceil, share, whole_words
 
 SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
 FOLDS = ("none", "inputs", "outputs", "both")
-#: Kinds of products: one by one, of fp16 pairs (precision="fp16x3"), or of fp8 pairs, also with halves or staged rows
-#: if the shape allows them.
-PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves", "fp8_staged")
-FP8_PRODUCTS = PRODUCTS[2:]
+#: Kinds of products: one by one, of fp16 pairs (precision="fp16x3"), or of fp8 pairs.
+PRODUCTS = ("single", "fp16x3", "fp8_pairs")
 X_BYTES = 32_768
 #: The most M tiles that a setting counts, and the most pairs of output tiles in the body of a device loop.
 COUNT_MAX, LOOP_MAX = 4096, 64
@@ -76,7 +70,7 @@ class ImplicitGemmSettings(Settings):
 
 
 #: How the products of a K tile are paired.
-ALONE, CHUNKS, TAPS, HALVES, STAGED = "alone", "chunks", "taps", "halves", "staged"
+ALONE, CHUNKS, TAPS = "alone", "chunks", "taps"
 #: Channels of a folded K tile of pairs: each copy begins at a partition that engines can address.
 FOLDED = (32, 64)
 #: Rows of outputs of a folded M tile.
@@ -95,23 +89,13 @@ class KTile(NamedTuple):
     again: int = 0
 
     @property
-    def stores_zeros(self) -> bool:
-        """Whether all of its windows are stored with their zeros."""
-        return self.pairing in (TAPS, HALVES, STAGED)
-
-    @property
     def slots(self) -> int:
         """Slots of its x and of its filters."""
-        return 2 if self.pairing in (CHUNKS, HALVES) else 1
+        return 2 if self.pairing == CHUNKS else 1
 
-    def slot_channels(self, slot: int) -> list[tuple[int, int, int]]:
-        """(first partition, first channel after c0, count) of the parts of a slot."""
-        if slot == 0:
-            return [(0, 0, self.cn)]
-        if self.pairing == CHUNKS:
-            return [(0, self.cn - self.again, self.cn)]
-        half = self.cn // 2
-        return [(0, half, half), (half, 0, half)]
+    def first_channel(self, slot: int) -> int:
+        """The first of a slot's `cn` channels."""
+        return self.c0 + slot * (self.cn - self.again)
 
     def again_of(self, slot: int) -> int:
         """Partitions of a slot, from the first on, whose channels other partitions count."""
@@ -220,8 +204,8 @@ def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSett
     """K tiles of a group that shares no M tile."""
     per_c = geometry.C // geometry.groups
     tiles, depth = fold_of(geometry) if settings.fold in ("inputs", "both") else (1, 1)
-    if settings.product in FP8_PRODUCTS:
-        return paired_k_tiles(geometry, settings.product, left_over(geometry.C) if depth > 1 else 0, depth)
+    if settings.product == "fp8_pairs":
+        return paired_k_tiles(geometry, left_over(geometry.C) if depth > 1 else 0, depth)
     if depth == 1:
         return tuple(KTile(group * per_c + c0, cn) for c0, cn in cut(per_c, P_MAX))
     rest = per_c % P_MAX
@@ -242,12 +226,9 @@ def packed_channels(K: int, C: int, taps: int, itemsize: int) -> int:
     return min(reversed(divisors), key=lambda count: div_ceil(K // count, most // count))
 
 
-def paired_k_tiles(geometry: Geometry, product: str, rest: int, depth: int) -> tuple[KTile, ...]:
+def paired_k_tiles(geometry: Geometry, rest: int, depth: int) -> tuple[KTile, ...]:
     """K tiles with paired channels; the last `rest` channels are folded `depth` times if rest is not 0."""
-    columns, taps, whole = geometry.columns, num_taps(geometry), geometry.C - rest
-    in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == columns.size and geometry.frames is None
-    # rows of an image are neighbours in HBM, an output tile has all of their columns, and none is cropped
-    staged = product == "fp8_staged" and in_line and columns.out <= BANK_COLUMNS and columns.before >= 0
+    whole = geometry.C - rest
     count = div_ceil(whole, P_MAX)
     paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
     found = []
@@ -255,23 +236,13 @@ def paired_k_tiles(geometry: Geometry, product: str, rest: int, depth: int) -> t
         each = div_ceil(cn, 2)
         found.append(KTile(c0, each, 1, CHUNKS, 2 * each - cn))
     if paired < whole:
-        how = ALONE if taps == 1 else STAGED if staged else TAPS
-        if how == TAPS and product == "fp8_halves" and whole - paired == P_MAX and taps % 2 == 1 and rest == 0:
-            how = HALVES
-        found.append(KTile(paired, whole - paired, 1, how))
+        found.append(KTile(paired, whole - paired, 1, ALONE if num_taps(geometry) == 1 else TAPS))
     if rest > 0:
         # partitions of a copy; some of its channels are also in the K tile before
         of = next((some for some in FOLDED if rest <= some), FOLDED[-1])
         of = of if geometry.C >= of else rest
-        deep = min(depth, P_MAX // of)
-        within = of in FOLDED and (deep - 1) * columns.dilation <= columns.size
-        found.append(KTile(geometry.C - of, of, deep, STAGED if staged and within else TAPS, of - rest))
+        found.append(KTile(geometry.C - of, of, min(depth, P_MAX // of), TAPS, of - rest))
     return tuple(found)
-
-
-def word_of(geometry: Geometry) -> int:
-    """Elements of a row of x that one copied word holds."""
-    return next(word for word in (WORD_BYTES, 2, 1) if geometry.columns.size % word == 0)
 
 
 def sums_pitch(geometry: Geometry, k_tiles: Sequence[KTile], images: int, own: int) -> int:

@@ -10,8 +10,7 @@ from ..simulator.timing.target import Target
 from .cuts import OutTile
 from .geometry import Geometry, filter_rows, is_transposed, num_taps
 from .implicit_gemm import (
-    HALVES,
-    STAGED,
+    TAPS,
     KTile,
     MTile,
     by_input,
@@ -113,9 +112,8 @@ class Bound:
         geometry, axis, groups = self.geometry, m_tile_axis(self.geometry, m_tile), tap_groups(self.geometry, k_tile)
         taps = geometry.planes.taps * axis.taps * groups
         apart = sums_pitch(geometry, [k_tile], images_together(geometry, [k_tile]), geometry.rows.out)
-        if k_tile.stores_zeros:
-            passes = div_ceil(taps, 2)
-            return apart / geometry.rows.out * (taps / 2 if k_tile.pairing == HALVES else passes), passes
+        if k_tile.pairing == TAPS:
+            return apart / geometry.rows.out * div_ceil(taps, 2), div_ceil(taps, 2)
         columns = groups if k_tile.depth > 1 else met_outputs(geometry.columns) / geometry.columns.out
         met = met_outputs(geometry.planes) / geometry.planes.out * met_outputs(axis) / geometry.rows.out**2
         return met * columns * apart, taps
@@ -144,7 +142,7 @@ class Bound:
         if is_transposed(geometry):
             run = height * width if width == geometry.columns.size else width
             return k_tile.slots * transposed_ns(self.target, k_tile.cn, elements, run, geometry.hbm_itemsize)
-        if (k_tile.depth > 1 or k_tile.stores_zeros) and k_tile.pairing != STAGED:  # rows between zeros
+        if k_tile.depth > 1 or k_tile.pairing == TAPS:  # rows between zeros
             run = min(run, width)
         parts = k_tile.cn * k_tile.depth
         return k_tile.slots * self.moved_ns(parts, parts * elements, run)

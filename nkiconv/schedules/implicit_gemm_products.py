@@ -27,8 +27,7 @@ from .geometry import Axis, Geometry, Met, filter_rows, num_taps, span, valid_ra
 from .implicit_gemm import (
     ALONE,
     CHUNKS,
-    HALVES,
-    STAGED,
+    TAPS,
     Batch,
     ImplicitGemmSettings,
     KTile,
@@ -40,7 +39,6 @@ from .implicit_gemm import (
     m_tile_axis,
     sums_pitch,
     tap_groups,
-    word_of,
 )
 from .planes import is_by_plane
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, div_ceil, share, transposes_of_bank
@@ -74,23 +72,14 @@ def group_met(geometry: Geometry, k_tile: KTile, group: int, q0: int, qn: int) -
 def k_tile_window(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> Part:
     """(first column, columns) of x that a K tile holds for an output tile; it begins left of x if zeros are stored
     there."""
-    if k_tile.depth == 1 and not k_tile.stores_zeros:
+    if k_tile.depth == 1 and k_tile.pairing != TAPS:
         return out_tile.w0, out_tile.wn
     columns = geometry.columns
     last = (tap_groups(geometry, k_tile) - 1) * k_tile.depth * columns.dilation
     first, width = out_tile.q0 * columns.stride - columns.before, (out_tile.qn - 1) * columns.stride + last + 1
-    if comes_staged(geometry, k_tile, out_tile):  # whole rows of whole words
-        word = word_of(geometry)
-        left = div_ceil(columns.before, word) * word
-        return -left, div_ceil(left + max(columns.size, first + width), word) * word
-    if k_tile.stores_zeros and first == 0 and out_tile.wn == columns.size:
+    if k_tile.pairing == TAPS and first == 0 and out_tile.wn == columns.size:
         width = max(width, out_tile.wn)  # rows that are loaded as one run
     return first, width
-
-
-def comes_staged(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> bool:
-    """Whether rows of x of a K tile are placed between zeros on chip."""
-    return k_tile.pairing == STAGED and out_tile.qn == geometry.columns.out
 
 
 @dataclass(frozen=True)
@@ -271,11 +260,9 @@ RAW_BYTES = 24_576
 #: Kinds of filters of a K tile: packed; a transposed convolution's, stationaries as loaded or copied into order; of one
 #: input channel, spread along diagonals; planes of taps, which become sums, and plain taps, which the Tensor Engine
 #: transposes; taps that DMA transposes.
-PACKED, READY, BACKWARDS, DIAGONALS, PLANES, TAPS, MOVED = (
-    "packed", "ready", "backwards", "diagonals", "planes", "taps", "moved"
+PACKED, READY, BACKWARDS, DIAGONALS, PLANES, PLAIN, MOVED = (
+    "packed", "ready", "backwards", "diagonals", "planes", "plain", "moved"
 )  # fmt: skip
-#: (row, group) of a tap
-Tap = tuple[int, int]
 
 
 def home_row(geometry: Geometry, rows: Axis) -> tuple[int, bool]:
@@ -316,51 +303,21 @@ def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile
     return put_first(found, whole) if whole > 0 else found
 
 
-@dataclass(frozen=True)
-class TapPair:
-    """One matmul of a paired K tile: (row, group) of its taps, the second None for a single tap; (first, 1, count) of
-    output planes, rows and columns; half: the half of the array's rows of a single tap of HALVES, else -1."""
-
-    first: Tap
-    second: Tap | None
-    planes: Sequence[int]
-    rows: Sequence[int]
-    columns: Sequence[int]
-    half: int = -1
-
-
-def matmuls_of(
-    geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank, which: int
-) -> Sequence[Product | TapPair]:
-    """Matmuls of a K tile for a bank, `which` of its output tile: Products, or TapPairs; empty without x."""
+def matmuls_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank) -> Sequence[Product]:
+    """Matmuls of a K tile for a bank of its output tile; empty without x. Pairs of taps cover the whole bank, as zeros
+    are stored around x, and so do the rows of several images' chunks."""
     if 0 in (out_tile.dn, out_tile.hn, out_tile.wn):
         return []
     every = products(geometry, m_tile, k_tile, out_tile, bank)
-    return every if k_tile.pairing == ALONE else _pairs_of(geometry, k_tile, every, out_tile, bank, which)
-
-
-def _pairs_of(
-    geometry: Geometry, k_tile: KTile, every: list[Product], out_tile: OutTile, bank: Bank, which: int
-) -> list[TapPair]:
-    """The TapPairs of a paired K tile; pairs of taps cover the whole bank, as zeros are stored around x."""
-    rows, columns = (out_tile.p0 + bank.p0, 1, bank.pn), (out_tile.q0 + bank.q0, 1, bank.qn)
-    if k_tile.pairing == CHUNKS:
-        return [
-            TapPair((one.row, one.group), None, one.planes, rows if bank.zn > 1 else one.rows, one.columns)
-            for one in every
-        ]
-    halves = k_tile.pairing == HALVES and len(every) == num_taps(geometry)
-    if halves and geometry.packed == 0:
-        # the last tap after the others: the second slot of a plain filter holds no other tap
-        last = (filter_rows(geometry) - 1, geometry.columns.taps - 1)
-        every = sorted(every, key=lambda one: (one.row, one.group) == last)
-    taps, window = [(one.row, one.group) for one in every], ((out_tile.z0 + bank.z0, 1, bank.zn), rows, columns)
-    twos = zip(taps[::2], taps[1::2], strict=False)
-    found = [TapPair(min(one, other), max(one, other), *window) for one, other in twos]
-    if len(taps) % 2 == 1:
-        found.append(TapPair(taps[-1], None, *window, which % 2 if halves else -1))
-    # a half on the array's last rows follows the half of the preceding bank
-    return put_first(found, len(found) - 1) if found and found[-1].half == 1 else found
+    rows = (out_tile.p0 + bank.p0, 1, bank.pn, 0, 0)
+    if k_tile.pairing == CHUNKS and bank.zn > 1:
+        return [replace(one, rows=rows) for one in every]
+    if k_tile.pairing != TAPS:
+        return every
+    window = (out_tile.z0 + bank.z0, 1, bank.zn, 0, 0), rows, (out_tile.q0 + bank.q0, 1, bank.qn, 0, 0)
+    taps = [(one.row, one.group) for one in every]
+    pairs = (sorted(taps[first : first + 2]) for first in range(0, len(taps), 2))
+    return [Product(*window, *tap, second=next(iter(other), None)) for tap, *other in pairs]
 
 
 @dataclass(frozen=True)
@@ -443,7 +400,7 @@ def kind_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, moved: bool) -> st
         return DIAGONALS
     if by_input(geometry):
         return READY if lies_ready(geometry, m_tile, k_tile) else BACKWARDS
-    return TAPS if geometry.direct is None else PLANES
+    return PLAIN if geometry.direct is None else PLANES
 
 
 def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, moved: bool) -> Iterator[FilterBlock]:
@@ -451,9 +408,9 @@ def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, mov
     R, S, kind = filter_rows(geometry), geometry.columns.taps, kind_of(geometry, m_tile, k_tile, moved)
     per_c = geometry.C // geometry.groups
     c0, own = (0, per_c) if m_tile.pack > 1 else (k_tile.c0 % per_c, k_tile.cn)
-    parts = tap_blocks(geometry, own, RAW_BYTES) if kind in (TAPS, MOVED) and not geometry.flipped else [(0, R, 0, S)]
+    parts = tap_blocks(geometry, own, RAW_BYTES) if kind in (PLAIN, MOVED) and not geometry.flipped else [(0, R, 0, S)]
     for slot in range(k_tile.slots):
-        for r0, rn, s0, sn in parts[-1:] if _is_last_tap(k_tile, slot, kind) else parts:
+        for r0, rn, s0, sn in parts:
             elements = own * rn * sn if geometry.direct is None else own * num_taps(geometry.direct)
             if kind == BACKWARDS:
                 elements = m_tile.kn * R * S
@@ -463,17 +420,10 @@ def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, mov
             yield FilterBlock(m_tile, k_tile, place, kind, c0, own, r0, rn, s0, sn, slot, size)
 
 
-def _is_last_tap(k_tile: KTile, slot: int, kind: str) -> bool:
-    """Whether a slot holds only the last tap: the second slot of HALVES."""
-    return slot > 0 and k_tile.pairing == HALVES and kind != PACKED
-
-
 def _pieces_of(geometry: Geometry, block: FilterBlock, index: int) -> Iterator[Piece]:
     """Pieces of a block: for each row groups of taps of one depth, at most a transposed bank of them."""
     k_tile, S = block.k_tile, geometry.columns.taps
-    if _is_last_tap(k_tile, block.slot, block.kind):
-        yield Piece(index, block.rn - 1, S - 1, 1, 1)
-    elif block.kind in (DIAGONALS, MOVED) or (block.kind == PACKED and geometry.precision == "fp16x3"):
+    if block.kind in (DIAGONALS, MOVED) or (block.kind == PACKED and geometry.precision == "fp16x3"):
         yield Piece(index, 0, 0, S, 1)
     elif block.kind not in (PACKED, READY):
         most, depth = transposes_of_bank(block.m_tile.kn, geometry.itemsize), k_tile.depth

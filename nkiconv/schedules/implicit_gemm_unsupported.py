@@ -6,7 +6,6 @@ from .geometry import Geometry, images_unsupported, is_transposed
 from .implicit_gemm import (
     ALONE,
     FOLDS,
-    FP8_PRODUCTS,
     PRODUCTS,
     ImplicitGemmSettings,
     can_move,
@@ -145,11 +144,11 @@ def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: s
             f"is 3 or above 4, several columns of taps, no more than W, one group or groups of more than 64 channels, "
             f"no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use 'none' or 'outputs'"
         )
-    if tiles > 1 and product in FP8_PRODUCTS:
+    if tiles > 1 and product == "fp8_pairs":
         return f"config fold={fold}, product={product}: fp8 pairs have one folded K tile; use 'none' or 'outputs'"
     if fold in ("outputs", "both") and options.epilogue.norm is not None:
         return f"config fold={fold}: y_norm takes a pixel a partition, outputs are not folded; use 'none' or 'inputs'"
-    if fold in ("outputs", "both") and product in FP8_PRODUCTS:
+    if fold in ("outputs", "both") and product == "fp8_pairs":
         return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
     if fold in ("outputs", "both") and rows_of(geometry) == 1:
         return (
@@ -164,7 +163,7 @@ def products_unsupported(geometry: Geometry, options: Options, product: str) -> 
     """Why this kind of products does not apply; "" if it does."""
     if (product == "fp16x3") != (geometry.precision == "fp16x3"):
         return f"config product={product}: precision={geometry.precision}; use 'fp16x3' with that precision only"
-    if product not in FP8_PRODUCTS:
+    if product != "fp8_pairs":
         return ""
     if geometry.itemsize != 1:
         return f"config product={product}: takes float8_e4m3 and float8_e5m2; use 'single'"

@@ -76,11 +76,10 @@ def slot_of(tile_sbuf, geometry, slot):
 
 def load_stationaries(tile_sbuf, operands, geometry, block):
     """Load a packed filter as stationaries: in runs of a channel's taps, or of one tap if they are folded."""
-    m_tile, (c0, cn, depth, *_) = block.m_tile, block.k_tile
+    m_tile, (_, cn, depth, *_) = block.m_tile, block.k_tile
     (taps, each, S), shift = (num_taps(geometry), geometry.packed, geometry.columns.taps), rows_apart(geometry, m_tile)
-    runs, places = [], (range(m_tile.rows), range(depth), range(m_tile.kn // each))
-    for first, channel, count in block.k_tile.slot_channels(block.slot):
-        runs += [(first + at, *run) for at, *run in channel_runs(geometry, c0 + channel, count)]
+    places = range(m_tile.rows), range(depth), range(m_tile.kn // each)
+    runs = channel_runs(geometry, block.k_tile.first_channel(block.slot), cn)
     for (at, channel, step, count), u, d, part in itertools.product(runs, *places):
         p, counts = at + d * cn, (count, block.rn, div_ceil(S - d, depth), each)
         tap = ((m_tile.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
@@ -111,12 +110,14 @@ def load_taps(operands, geometry, block):
     m_tile, k_tile, strides = block.m_tile, block.k_tile, geometry.w_strides
     kn, columns, rn, sn = m_tile.kn, stationary_columns(geometry, m_tile), block.rn, block.sn
     raw_sbuf = nl.ndarray((columns, block.channels, rn, sn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    for at, channel, count in k_tile.slot_channels(block.slot) if block.slot > 0 else [(0, 0, block.channels)]:
-        offset = offset_at(strides, (m_tile.k0, block.c0 + channel, block.r0, block.s0))
-        pattern = pattern_of(strides, (kn, count, rn, sn))
-        load_region(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
-        if columns > kn:  # any numbers do
-            load_region(raw_sbuf, operands.w, (kn, at, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
+    c0 = k_tile.first_channel(block.slot) if block.slot > 0 else block.c0
+    offset, pattern = (
+        offset_at(strides, (m_tile.k0, c0, block.r0, block.s0)),
+        pattern_of(strides, (kn, block.channels, rn, sn)),
+    )
+    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, offset)
+    if columns > kn:  # any numbers do
+        load_region(raw_sbuf, operands.w, (kn, 0, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
     again = k_tile.again_of(block.slot)
     if again > 0:
         nisa.memset(dst=raw_sbuf[0:kn, 0:again], value=0.0, engine=nisa.engine.gpsimd)

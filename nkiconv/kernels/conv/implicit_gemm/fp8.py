@@ -4,59 +4,23 @@ x of a K tile is [channels, slots, images, rows, columns]. Zeros above and below
 images, one below the other, or if taps pair; zeros left and right only if taps pair.
 """
 
+import itertools
+
 from ...._nki import nisa, nl
-from ....schedules.implicit_gemm import CHUNKS, stationary_columns, tap_groups, word_of
-from ....schedules.implicit_gemm_products import comes_staged
-from ....schedules.tiles import WORD_BYTES, size_of
+from ....schedules.implicit_gemm import CHUNKS, TAPS, stationary_columns, tap_groups
+from ....schedules.tiles import size_of
 from ..._prologue import load_x
 
 
 def load_paired(operands, geometry, x, h0, hn):
     """Load `hn` rows of a paired XTile, from row h0 of its output tile on."""
     k_tile, out_tile, place, (x_sbuf,) = x.k_tile, x.out_tile, x.place, x.tiles
-    if comes_staged(geometry, k_tile, out_tile):
-        load_staged(operands, geometry, x, h0, hn)
-        return
     top = out_tile.h0 - place.row + h0
-    for slot in range(k_tile.slots):
-        for at, c0, count in k_tile.slot_channels(slot):
-            for copy_index in range(k_tile.depth):
-                p = at + copy_index * k_tile.cn
-                dst = x_sbuf[p : p + count, slot, 0 : out_tile.zn, top : top + hn, 0 : place.columns]
-                first = place.column + copy_index * geometry.columns.dilation
-                load_x(dst, operands, geometry, (k_tile.c0 + c0, out_tile.d0, out_tile.h0 + h0, first))
-
-
-def load_staged(operands, geometry, x, h0, hn):
-    """Load rows of a staged K tile as one run, each copy shifted by a few elements. GpSimd, which evacuates no sums,
-    places them by whole words, and then the part of a copy's row that lies at the end of the row before."""
-    k_tile, out_tile, place, (x_sbuf,) = x.k_tile, x.out_tile, x.place, x.tiles
-    count, width, dilation, zn = k_tile.cn, geometry.columns.size, geometry.columns.dilation, out_tile.zn
-    parts, top, left = count * k_tile.depth, out_tile.h0 - place.row + h0, -place.column
-    bottom, size = top + hn, hn * width
-    raw_sbuf = nl.ndarray((parts, zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
-    for copy_index in range(k_tile.depth):
-        p, first = copy_index * count, width - copy_index * dilation
-        zero(raw_sbuf[p : p + count, :, first + size : width + size])
-        start = (k_tile.c0, out_tile.d0, out_tile.h0 + h0, 0)
-        dst = raw_sbuf[p : p + count, :, first : first + size]
-        load_x(dst, operands, geometry, start, (count, zn, 1, size), "cnw")
-    rows_sbuf = raw_sbuf.reshape((parts, zn, hn + 1, width))
-    nisa.tensor_copy(
-        dst=in_words(geometry, x_sbuf[0:parts, 0, 0:zn, top:bottom, left : left + width]),
-        src=in_words(geometry, rows_sbuf[0:parts, 0:zn, 1 : hn + 1, 0:width]),
-        engine=nisa.engine.gpsimd,
-    )
-    for copy_index in range(1, k_tile.depth):
-        p, shift = copy_index * count, copy_index * dilation
-        edge = min(shift, left)
-        if edge > 0:
-            nisa.tensor_copy(
-                dst=x_sbuf[p : p + count, 0, 0:zn, top:bottom, left - edge : left],
-                src=rows_sbuf[p : p + count, 0:zn, 0:hn, width - edge : width],
-                engine=nisa.engine.gpsimd,
-            )
-        zero(x_sbuf[p : p + count, 0, 0:zn, top:bottom, left + width - shift : left + width])
+    for slot, copy_index in itertools.product(range(k_tile.slots), range(k_tile.depth)):
+        p = copy_index * k_tile.cn
+        dst = x_sbuf[p : p + k_tile.cn, slot, 0 : out_tile.zn, top : top + hn, 0 : place.columns]
+        first = place.column + copy_index * geometry.columns.dilation
+        load_x(dst, operands, geometry, (k_tile.first_channel(slot), out_tile.d0, out_tile.h0 + h0, first))
 
 
 def new_paired(operands, geometry, x):
@@ -64,25 +28,15 @@ def new_paired(operands, geometry, x):
     k_tile, out_tile, place, (parts, images, pitch, columns) = x.k_tile, x.out_tile, x.place, x.shape
     slots, top = place.slots, out_tile.h0 - place.row
     x_sbuf = nl.ndarray((parts, slots, images, pitch, columns), dtype=operands.x_dtype, buffer=nl.sbuf)
-    if out_tile.zn > 1 or k_tile.stores_zeros:
+    if out_tile.zn > 1 or k_tile.pairing == TAPS:
         zero(x_sbuf[:, :, :, 0:top])
         zero(x_sbuf[:, :, 0 : out_tile.zn, top + out_tile.hn : pitch])
-    if k_tile.stores_zeros:
-        word, shift = 1, (k_tile.depth - 1) * geometry.columns.dilation
+    if k_tile.pairing == TAPS:
         rows_sbuf = x_sbuf.reshape((parts, slots * images * pitch, columns))
-        if comes_staged(geometry, k_tile, out_tile):
-            word, shift, rows_sbuf = word_of(geometry), 0, in_words(geometry, rows_sbuf)
-        left = min(columns, max(0, -place.column))
-        right = max(left, min(columns, geometry.columns.size - place.column - shift))
-        zero(rows_sbuf[:, :, 0 : left // word])
-        zero(rows_sbuf[:, :, right // word : columns // word])
+        left, shift = min(columns, max(0, -place.column)), (k_tile.depth - 1) * geometry.columns.dilation
+        zero(rows_sbuf[:, :, 0:left])
+        zero(rows_sbuf[:, :, max(left, min(columns, geometry.columns.size - place.column - shift)) : columns])
     return x_sbuf
-
-
-def in_words(geometry, x_sbuf):
-    """A tile, or rows of it, in words that are copied as one element."""
-    word = word_of(geometry)
-    return x_sbuf if word == 1 else x_sbuf.view(nl.float32 if word == WORD_BYTES else nl.bfloat16)
 
 
 def zero(x_sbuf):
@@ -105,20 +59,15 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
         step = tap[0] * geometry.rows.dilation * place.columns + tap[1] * k_tile.depth * geometry.columns.dilation
         return step, (tap[0] * tap_groups(geometry, k_tile) + tap[1]) * kn
 
-    at, w_at = tap_place(pair.first)
+    at, w_at = tap_place((pair.row, pair.group))
     slot, w_slot = place.planes * place.rows * place.columns, w_sbuf.shape[1] // place.slots * w_sbuf.shape[2] * kn
     step, w_step = slot, w_slot
     if pair.second is not None:
         step, w_step = (other - own for other, own in zip(tap_place(pair.second), (at, w_at), strict=True))
     row = bank.z0 * place.rows + p0 * geometry.rows.stride - geometry.rows.before - place.row
     at += row * place.columns + q0 * geometry.columns.stride - geometry.columns.before - place.column
-    halved, parts, first, how = pair.half >= 0, x.shape[0], 0, {}
-    if halved:
-        parts, first = parts // 2, pair.half * parts // 2
-        how = {"tile_position": (first, 0), "tile_size": (parts, nl.tile_size.pmax)}
-    double = halved or pair.second is not None or k_tile.pairing == CHUNKS
-    if double:
-        how["perf_mode"] = nisa.matmul_perf_mode.double_row
+    parts, double = x.shape[0], pair.second is not None or k_tile.pairing == CHUNKS
+    how = {"perf_mode": nisa.matmul_perf_mode.double_row} if double else {}
     window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, qn]]
     stationary = [[place.slots * w_slot, parts], *([[w_step, 2]] if double else []), [1, m_tile.kn]]
     moving = [[place.slots * slot, parts], *([[step, 2]] if double else []), *window]
@@ -126,8 +75,8 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     p, q = p0 - out_tile.p0 - bank.p0, q0 - out_tile.q0 - bank.q0
     nisa.nc_matmul(
         dst=sums[0 : m_tile.kn, p : p + count, q : q + qn],
-        stationary=w_sbuf.ap(pattern=stationary, offset=first * place.slots * w_slot + w_at),
-        moving=factor.x_sbuf.ap(pattern=moving, offset=first * place.slots * slot + at),
+        stationary=w_sbuf.ap(pattern=stationary, offset=w_at),
+        moving=factor.x_sbuf.ap(pattern=moving, offset=at),
         accumulate=accumulate,
         **how,
     )

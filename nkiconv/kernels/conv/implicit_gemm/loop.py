@@ -27,9 +27,8 @@ from typing import Any
 from ...._nki import nl
 from ....schedules.cuts import Bank, OutTile
 from ....schedules.geometry import num_taps
-from ....schedules.implicit_gemm import MTile, stores_channels, sums_pitch
+from ....schedules.implicit_gemm import ALONE, MTile, stores_channels, sums_pitch
 from ....schedules.implicit_gemm_products import (
-    TapPair,
     banks_of,
     filter_order,
     lead_k_tiles,
@@ -266,7 +265,7 @@ class Core:
         geometry, filters, results, bank = self.geometry, self.group.filters, one.results, one.bank
         m_tile, out_tile, plan = results.m_tile, results.out_tile, filters.plan
         own = m_tile.k_tiles[k_tile]
-        every = matmuls_of(geometry, m_tile, own, out_tile, bank, one.which)
+        every = matmuls_of(geometry, m_tile, own, out_tile, bank)
         if not one.started and not (every and is_whole(every[0], bank.zn, bank.pn, bank.qn)):
             for acc_psum in one.banks:
                 zero_sums(acc_psum, self.zeros_sbuf)
@@ -289,7 +288,7 @@ class Core:
                 self.rows.end(filters, plan.ends[place + 1][1], parts)
             for which, product in enumerate(every):
                 adds = one.started or which > 0 or factor.adds
-                if isinstance(product, TapPair):
+                if own.pairing != ALONE:
                     multiply_pair(geometry, one, x, factor, product, adds)
                 else:
                     stationary = stationary_of_product(factor.w_sbuf, geometry, m_tile, own, product)
