@@ -79,7 +79,7 @@ def number(name: str, value: Any, what: str = "", least: int = 1, most: int = EX
 def numbers(name: str, value: Any, least: int | None = 1) -> str:
     """An int, or ints of a tuple, that are no less than `least`, and no more than 32-bit ints hold."""
     each = value if isinstance(value, tuple) else (value,)
-    if least is not None and min(each, default=least) < least:
+    if least is not None and any(one < least for one in each):
         return f"{name}={value}: must be at least {least}{' on every axis' * (len(each) > 1)}; pass such"
     if each and max(map(abs, each)) > EXTENT_MAX:  # torch.compile takes no default of max here
         return f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); use less"
@@ -297,7 +297,7 @@ def activation(value: Any, name: str = "activation", of: str = "the result") -> 
 
 def of_channels(name: str, given: Sequence[int], N: int, C: int) -> str:
     """A number for each channel of x, or for each of each image."""
-    if tuple(given) in ((C,), (N, C)):
+    if tuple(given) == ((N, C) if len(given) == 2 else (C,)):  # by axes: no size of a batch is compared with C
         return ""
     return f"{name}.shape={tuple(given)}: must be [C] = {(C,)} or [N, C] = {(N, C)}; pass one of these"
 

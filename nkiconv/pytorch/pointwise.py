@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,6 +22,7 @@ from ..pixel_bounds import mlp_bound
 from ..pixel_norms import NORM_EPS
 from ..reference import ChannelNorm
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
+from ..schedules.tiles import BANK_COLUMNS
 from .computers import agreements, host, modes
 from .computers.arrays import from_numpy, to_numpy
 from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
@@ -113,10 +115,13 @@ def pointwise_mlp(
 
 
 def unsupported(x: Tensor, weight1: Tensor, weight2: Tensor, norm: str | None = None) -> str:
-    """Why no kernel takes tensors that go together, with a residual; "" if one does."""
-    channels = weight1.shape[1], weight1.shape[0], weight2.shape[0]
+    """Why no kernel takes tensors that go together, with a residual; "" if one does. Images of unknown size, which a
+    graph may run later, are taken if whole banks fit."""
+    channels, sizes = (weight1.shape[1], weight1.shape[0], weight2.shape[0]), (x.shape[0], *x.shape[2:])
+    is_known = not any(isinstance(size, torch.SymInt) for size in sizes)
+    N, pixels = (sizes[0], math.prod(sizes[1:])) if is_known else (1, BANK_COLUMNS)
     itemsize = x.element_size()
-    return unsupported_reason(MlpGeometry(x.shape[0], *channels, math.prod(x.shape[2:]), itemsize, itemsize, norm))
+    return unsupported_reason(MlpGeometry(N, *channels, pixels, itemsize, itemsize, norm))
 
 
 def _check(given: Call) -> None:

@@ -7,6 +7,7 @@ are pickled by the class that it was made from.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -28,12 +29,15 @@ _CHANGES: dict[str, Change] = {}
 
 
 def define(made: Callable[[Any], tuple[tuple[type, ...], dict[str, Any]]]) -> Change:
-    """A function from a class to its subclass; made: gives the subclass's bases and namespace."""
+    """A function from a class to its subclass; made: gives the subclass's bases and namespace. Its forward has the
+    signature of the class's: torch.export and trainers read it."""
 
     @functools.cache
     def of_forward(kind: Any, _forward: Any) -> Any:
         bases, more = made(kind)
         own = {name: getattr(kind, name) for name in ("__module__", "__doc__", "__qualname__")}
+        if "forward" in more:
+            more["forward"].__signature__ = inspect.signature(kind.forward)
         return type(kind)(kind.__name__, bases, {**own, "__reduce_ex__": _reduce, "_changed": (name, kind), **more})
 
     def changed(kind: Any) -> Any:
