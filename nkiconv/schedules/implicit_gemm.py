@@ -71,8 +71,6 @@ class ImplicitGemmSettings(Settings):
 
 #: How the products of a K tile are paired.
 ALONE, CHUNKS, TAPS = "alone", "chunks", "taps"
-#: Channels of a folded K tile of pairs: each copy begins at a partition that engines can address.
-FOLDED = (32, 64)
 #: Rows of outputs of a folded M tile.
 ROWS = 2
 #: Bytes a partition of SBUF for the filters of a weight-resident group.
@@ -96,10 +94,6 @@ class KTile(NamedTuple):
     def first_channel(self, slot: int) -> int:
         """The first of a slot's `cn` channels."""
         return self.c0 + slot * (self.cn - self.again)
-
-    def again_of(self, slot: int) -> int:
-        """Partitions of a slot, from the first on, whose channels other partitions count."""
-        return self.again if slot + 1 == self.slots else 0
 
 
 @dataclass(frozen=True)
@@ -204,14 +198,12 @@ def _k_tiles_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSett
     """K tiles of a group that shares no M tile."""
     per_c = geometry.C // geometry.groups
     tiles, depth = fold_of(geometry) if settings.fold in ("inputs", "both") else (1, 1)
-    if settings.product == "fp8_pairs":
-        return paired_k_tiles(geometry, left_over(geometry.C) if depth > 1 else 0, depth)
-    if depth == 1:
-        return tuple(KTile(group * per_c + c0, cn) for c0, cn in cut(per_c, P_MAX))
-    rest = per_c % P_MAX
-    whole, folded, first = cut_at(per_c - rest, P_MAX), cut_at(rest, div_ceil(rest, tiles)), group * per_c
-    every = [KTile(first + c0, cn) for c0, cn in whole]
-    return *every, *(KTile(first + per_c - rest + c0, cn, depth) for c0, cn in folded)
+    paired = settings.product == "fp8_pairs"
+    rest, first = per_c % P_MAX if depth > 1 else 0, group * per_c
+    whole = per_c - rest
+    every = paired_k_tiles(geometry, whole) if paired else [KTile(first + c0, cn) for c0, cn in cut(whole, P_MAX)]
+    folded = cut_at(rest, max(1, div_ceil(rest, tiles)))
+    return *every, *(KTile(first + whole + c0, cn, depth, TAPS if paired else ALONE) for c0, cn in folded)
 
 
 def most_channels(C: int, taps: int, itemsize: int, filter_bytes: int = FILTER_BYTES) -> int:
@@ -226,9 +218,8 @@ def packed_channels(K: int, C: int, taps: int, itemsize: int) -> int:
     return min(reversed(divisors), key=lambda count: div_ceil(K // count, most // count))
 
 
-def paired_k_tiles(geometry: Geometry, rest: int, depth: int) -> tuple[KTile, ...]:
-    """K tiles with paired channels; the last `rest` channels are folded `depth` times if rest is not 0."""
-    whole = geometry.C - rest
+def paired_k_tiles(geometry: Geometry, whole: int) -> list[KTile]:
+    """K tiles of the first `whole` channels in pairs: of channels or, in the last tile of an odd number, of taps."""
     count = div_ceil(whole, P_MAX)
     paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
     found = []
@@ -237,12 +228,7 @@ def paired_k_tiles(geometry: Geometry, rest: int, depth: int) -> tuple[KTile, ..
         found.append(KTile(c0, each, 1, CHUNKS, 2 * each - cn))
     if paired < whole:
         found.append(KTile(paired, whole - paired, 1, ALONE if num_taps(geometry) == 1 else TAPS))
-    if rest > 0:
-        # partitions of a copy; some of its channels are also in the K tile before
-        of = next((some for some in FOLDED if rest <= some), FOLDED[-1])
-        of = of if geometry.C >= of else rest
-        found.append(KTile(geometry.C - of, of, min(depth, P_MAX // of), TAPS, of - rest))
-    return tuple(found)
+    return found
 
 
 def sums_pitch(geometry: Geometry, k_tiles: Sequence[KTile], images: int, own: int) -> int:

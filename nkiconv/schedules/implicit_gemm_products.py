@@ -338,6 +338,11 @@ class FilterBlock:
     slot: int
     num_bytes: int
 
+    @property
+    def again(self) -> int:
+        """Its first channels that the slot before has too."""
+        return self.k_tile.again if self.slot > 0 else 0
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -407,9 +412,10 @@ def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, mov
     """Blocks of a K tile; only plain taps have several."""
     R, S, kind = filter_rows(geometry), geometry.columns.taps, kind_of(geometry, m_tile, k_tile, moved)
     per_c = geometry.C // geometry.groups
-    c0, own = (0, per_c) if m_tile.pack > 1 else (k_tile.c0 % per_c, k_tile.cn)
+    own = per_c if m_tile.pack > 1 else k_tile.cn
     parts = tap_blocks(geometry, own, RAW_BYTES) if kind in (PLAIN, MOVED) and not geometry.flipped else [(0, R, 0, S)]
     for slot in range(k_tile.slots):
+        c0 = 0 if m_tile.pack > 1 else k_tile.first_channel(slot) % per_c
         for r0, rn, s0, sn in parts:
             elements = own * rn * sn if geometry.direct is None else own * num_taps(geometry.direct)
             if kind == BACKWARDS:

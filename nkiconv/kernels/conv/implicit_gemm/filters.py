@@ -79,16 +79,15 @@ def load_stationaries(tile_sbuf, operands, geometry, block):
     m_tile, (_, cn, depth, *_) = block.m_tile, block.k_tile
     (taps, each, S), shift = (num_taps(geometry), geometry.packed, geometry.columns.taps), rows_apart(geometry, m_tile)
     places = range(m_tile.rows), range(depth), range(m_tile.kn // each)
-    runs = channel_runs(geometry, block.k_tile.first_channel(block.slot), cn)
+    runs = channel_runs(geometry, block.c0, cn)
     for (at, channel, step, count), u, d, part in itertools.product(runs, *places):
         p, counts = at + d * cn, (count, block.rn, div_ceil(S - d, depth), each)
         tap = ((m_tile.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
         own_sbuf = tile_sbuf[p : p + count, :, :, u]
         pattern = pattern_of((step * taps * each, S * each, depth * each, 1), counts)
         load_region(own_sbuf, operands.w, (0, block.r0 + u * shift, 0, part * each), pattern, tap * each)
-    again = block.k_tile.again_of(block.slot)
-    for p in range(0, depth * cn if again > 0 else 0, cn):
-        zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, :, 0, 0 : m_tile.kn]
+    if block.again > 0:
+        zeros = tile_sbuf[0 : block.again, block.r0 : block.r0 + block.rn, :, 0, 0 : m_tile.kn]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
 
 
@@ -107,20 +106,16 @@ def make_diagonals(raw_sbuf, geometry):
 
 def load_taps(operands, geometry, block):
     """Load the taps of a block: [kn, channels, rows, columns] in SBUF."""
-    m_tile, k_tile, strides = block.m_tile, block.k_tile, geometry.w_strides
-    kn, columns, rn, sn = m_tile.kn, stationary_columns(geometry, m_tile), block.rn, block.sn
-    raw_sbuf = nl.ndarray((columns, block.channels, rn, sn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    c0 = k_tile.first_channel(block.slot) if block.slot > 0 else block.c0
-    offset, pattern = (
-        offset_at(strides, (m_tile.k0, c0, block.r0, block.s0)),
-        pattern_of(strides, (kn, block.channels, rn, sn)),
-    )
+    kn, columns, strides = block.m_tile.kn, stationary_columns(geometry, block.m_tile), geometry.w_strides
+    shape = block.channels, block.rn, block.sn
+    raw_sbuf = nl.ndarray((columns, *shape), dtype=operands.w_dtype, buffer=nl.sbuf)
+    offset = offset_at(strides, (block.m_tile.k0, block.c0, block.r0, block.s0))
+    pattern = pattern_of(strides, (kn, *shape))
     load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, offset)
     if columns > kn:  # any numbers do
         load_region(raw_sbuf, operands.w, (kn, 0, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
-    again = k_tile.again_of(block.slot)
-    if again > 0:
-        nisa.memset(dst=raw_sbuf[0:kn, 0:again], value=0.0, engine=nisa.engine.gpsimd)
+    if block.again > 0:
+        nisa.memset(dst=raw_sbuf[0:kn, 0 : block.again], value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
 
 
