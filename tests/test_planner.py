@@ -395,14 +395,6 @@ def test_a_plan_says_that_nothing_hedges_it():
 
 
 @pytest.mark.slow
-def test_a_search_tries_narrow_pieces_of_long_rows():
-    """LFM2's take 3 us less by them, where the bound of wide ones is less."""
-    problem = ConvProblem(N=1, C=2048, W=4096, S=3, groups=2048, padding=((0, 0), (2, 0)), dtype="bf16")
-    found = nkiconv.plan(problem, lnc=2, chunks="BCx", use_cache=False)
-    assert dict(found.config)["piece"] == 512
-
-
-@pytest.mark.slow
 def test_a_plan_that_hedges_at_no_cost():
     """GpSimd may take twice as long for an element; another split of the channels is as fast without."""
     problem = cases.get("mamba2_prefill").problem

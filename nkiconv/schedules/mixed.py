@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..simulator.timing.target import Target
-from .depthwise import Options, RowGeometry, gate_bytes, part_most
+from .depthwise import Options, RowGeometry, gate_bytes, gate_of, part_most
 from .options import Epilogue
 from .recipes import (
     FIRST_WIDTHS,
@@ -33,11 +33,9 @@ WARM_UP = 5
 #: Columns of pieces.
 Widths = tuple[int, ...]
 
-#: Most columns of one piece: four banks of PSUM, so that two pieces are in flight.
-PIECE_MAX = 2048
-#: The least columns of a piece: less than a bank, so that a tile a little longer than a bank has no short last piece,
-#: which overlaps nothing.
-PIECE_MIN = 448
+#: Most and least columns of a piece: four banks of PSUM, so that two pieces are in flight; less than a bank, so that a
+#: tile a little longer than a bank has no short last piece, which overlaps nothing.
+PIECE_MAX, PIECE_MIN = 2048, 448
 #: Least pieces of a core's work with which pieces may be larger than a bank.
 PIECES = 32
 #: Most bytes a partition of y that one DMA stores, if pieces are larger than a bank: HBM takes longer for a byte of
@@ -63,12 +61,11 @@ class MixedSettings(Settings):
     """All settings. A recipe is (tensor, vector_a, head, vector_b): the taps of a piece that each takes."""
 
     algorithm = "mixed"
-    tried = ("recipes", "piece", "start", "end", "warmup", "shard", "columns")
+    tried = ("recipes", "start", "end", "warmup", "shard", "columns")
 
     shard: str = choice("axis that the two parts of the work share", SHARDS, near=BY_SHAPE)
     recipes: tuple[Any, ...] = unchecked("recipes that a part's pieces rotate through, one or more", near=BY_SHAPE)
     columns: int = count("columns of a tile; fewer if such a tile does not fit", 1, LOAD_BYTES_MAX, near=(half, double))
-    piece: int = count("columns of a piece; at most a tile's", 1, PIECE_MAX, near=BY_SHAPE)
     start: tuple[Any, ...] = unchecked("recipes of the first pieces of a part", near=BY_SHAPE)
     end: tuple[Any, ...] = unchecked("recipes of the last pieces of a part", near=BY_SHAPE)
     warmup: int = warm_up(BY_SHAPE, most=64, near=(4, 6, 0), columns=512)
@@ -96,28 +93,27 @@ class MixedSchedule:
     """All settings of a problem as they fit, and the sizes that follow from them.
 
     states: bytes a partition of states that are loaded together and then copied to their columns; 0: each is loaded
-    there. prefetch: tiles loaded ahead of the sums, as many as fit. taps, phases, in_psum: the most of any recipe, on
-    Tensor, of a piece, pieces with sums in PSUM at once.
+    there. piece: columns of a piece, at most. taps, phases: the most of any recipe, on Tensor, of a piece. prefetch:
+    tiles loaded ahead of the sums, as many as fit.
     """
 
     settings: MixedSettings
     rows: RowPlan
     states: int
+    piece: int
     taps: int
     phases: int
-    in_psum: int
     prefetch: int = PREFETCH
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target, on_tensor: bool) -> MixedSettings:
     """All settings of a supported config; open recipes are those that balance the engines best, open columns those of
-    the longest tile that fits, halved until the pieces in flight fit SBUF too."""
+    the longest tile that fits, halved until SBUF holds the pieces in flight and a tile ahead too."""
     given = dict(config or ())
     alone = are_on_array((given["recipes"],)) if "recipes" in given else on_tensor
     rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0), alone)
     columns = max(1, rows.columns)
-    # most of a bank of PSUM, or more if so many pieces make the ends negligible
-    piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
+    piece = min(piece_columns(geometry), columns)
     recipes = given.get("recipes") or next(ranked_recipes(geometry, options.epilogue, target, piece, on_tensor))
     on_array = are_on_array((recipes,))
     found = MixedSettings.read(
@@ -125,13 +121,12 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
         shard=rows.shard,
         recipes=recipes,
         columns=columns,
-        piece=piece,
         start=first_recipes(geometry) if on_array else (),
         end=last_recipes(geometry) if on_array else (),
         warmup=WARM_UP if on_array else 0,
     )
     while "columns" not in given and found.columns > BANK_COLUMNS:
-        if mixed_sbuf_bytes(geometry, options, build(geometry, options, found), 0) <= MIXED_SBUF_BYTES:
+        if mixed_sbuf_bytes(geometry, options, build(geometry, options, found), 1) <= MIXED_SBUF_BYTES:
             break
         found = replace(found, columns=found.columns // 2)
     return found
@@ -179,17 +174,24 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
     recipes = settings.start + settings.recipes + settings.end
     # a tile's stretches are of one image if any piece has taps on Tensor
     rows = plan_rows(geometry, settings.shard, settings.columns, are_on_array((recipes,)))
-    in_psum = [3 if recipe[1] == 0 and recipe[3] > 0 else 2 for recipe in recipes if recipe[0] > 0]
+    # a piece's sums stay in PSUM from Tensor's taps to the step that reads them
+    in_psum = max((3 if recipe[1] == 0 and recipe[3] > 0 else 2 for recipe in recipes if recipe[0] > 0), default=1)
     found = MixedSchedule(
-        settings=replace(settings, columns=rows.columns, piece=min(settings.piece, max(1, rows.columns))),
+        settings=replace(settings, columns=rows.columns),
         rows=rows,
         states=staged_bytes(geometry, options, rows),
+        piece=min(piece_columns(geometry), PSUM_BANKS // in_psum * BANK_COLUMNS, max(1, rows.columns)),
         taps=max(recipe[0] for recipe in recipes),
         phases=max(len(phases_of(recipe, options.epilogue)) for recipe in recipes),
-        in_psum=max(in_psum, default=1),
     )
     ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, options, found, n) <= MIXED_SBUF_BYTES)
     return replace(found, prefetch=next(ahead, 0))
+
+
+def piece_columns(geometry: RowGeometry) -> int:
+    """Most columns of a piece: most of a bank of PSUM, or more if so many pieces make the ends negligible, and no
+    product with a gate precedes the sums."""
+    return PIECE_MIN if gate_of(geometry) else max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))
 
 
 def filter_block(geometry: RowGeometry) -> int:
@@ -199,17 +201,17 @@ def filter_block(geometry: RowGeometry) -> int:
 
 def widest_piece(plan: MixedSchedule) -> int:
     """Columns of the widest piece."""
-    return max(plan.settings.piece, min(plan.rows.columns, max(first_widths(plan), default=0)))
+    return max(plan.piece, min(plan.rows.columns, max(first_widths(plan), default=0)))
 
 
 def first_widths(plan: MixedSchedule) -> Widths:
     """Columns of the first pieces of a part; () if pieces are larger than a bank."""
-    return FIRST_WIDTHS if plan.settings.piece <= BANK_COLUMNS else ()
+    return FIRST_WIDTHS if plan.piece <= BANK_COLUMNS else ()
 
 
 def store_bytes(plan: MixedSchedule) -> int:
     """Most bytes a partition of y that neighbouring pieces store together; 0 if each stores its own at once."""
-    return STORE_BYTES if plan.settings.piece > BANK_COLUMNS else 0
+    return STORE_BYTES if plan.piece > BANK_COLUMNS else 0
 
 
 def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
@@ -231,7 +233,7 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     # tiles of the pieces in flight and tiles loaded ahead; at most the tiles of a part
     tiles = 1
     if rows.columns > 0:
-        in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.settings.piece))
+        in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.piece))
         tiles = min(in_flight + prefetch, tile_count(geometry, rows))
     return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + plan.states + pieces
 
@@ -246,13 +248,6 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
             f"per partition of SBUF for the filters of one channel tile ({diagonal_bytes(geometry, plan)} for each set "
             f"of diagonals) and the elements they read, and has {MIXED_SBUF_BYTES}; use banded or dot, "
             f"or split the filter and add the results"
-        )
-    # a piece's sums stay in PSUM from Tensor's taps to the step that reads them
-    banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
-    if banks > PSUM_BANKS:
-        return (
-            f"config piece={plan.settings.piece}: the pieces in flight need {banks} banks of PSUM, and there are "
-            f"{PSUM_BANKS}; use pieces of up to {BANK_COLUMNS} columns, or give chain A a tap on Vector in every recipe"
         )
     return ""
 
@@ -270,7 +265,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
         # narrow ones at a part's beginning, then equal ones
         *narrow, (begin, end) = itertools.pairwise((0, *mixed_cuts(tile.qn, plan, i == 0)))
         spans += [(i, first, last - first) for first, last in narrow]
-        spans += [(i, begin + first, width) for first, width in cut(end - begin, settings.piece)]
+        spans += [(i, begin + first, width) for first, width in cut(end - begin, plan.piece)]
     # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
     in_turn = all(map(reads_out, settings.recipes))
     pieces, stores = [], _stores(spans, store_bytes(plan) // epilogue.y_itemsize)

@@ -40,8 +40,6 @@ CYCLE_MAX = 3
 UNLIKE_WEIGHT = 0.1
 #: Columns of the first pieces of a part if pieces are of a bank, few so that sums begin early.
 FIRST_WIDTHS = 256, 384, 512
-#: Columns of a piece over which bounds spread fixed costs.
-PIECE = 2048
 
 
 def vector_steps(recipe: Recipe) -> int:

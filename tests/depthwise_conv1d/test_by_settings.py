@@ -19,6 +19,7 @@ from nkiconv import depthwise_conv1d, depthwise_conv1d_input
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.problem import DTYPES
 from nkiconv.schedules import long_kernels
+from nkiconv.schedules.tiles import BANK_COLUMNS, div_ceil
 
 BANDED = [
     #   why                                 N    C     W     S  stride  pad
@@ -138,6 +139,7 @@ FLIPPED = [
         *(row for row in EDGE if row.lhs > 1 == row.stride))
 ]  # fmt: skip
 SHORT = Row("short filter", 2, 131, 90, 5, 1, (4, 0))
+PIECES = Row("several pieces", 1, 131, 700, 5, 1, (4, 0))
 RECIPES = [(5, 0, 0, 0), (4, 1, 0, 0), (3, 2, 0, 0), (4, 0, 1, 0), (2, 1, 1, 1), (0, 4, 0, 0), (0, 2, 1, 1)]
 
 
@@ -148,10 +150,10 @@ def mixes(S):
     one_each = (S - 2, 1, 1, 0) if several else tensor
     chains = (1, (S - 2) - (S - 2) // 2, 1, (S - 2) // 2) if several else tensor
     return {
-        "tensor only": (("recipes", (tensor,)), ("piece", 100)),
+        "tensor only": (("recipes", (tensor,)), ("columns", 100)),
         "one tap each": (("recipes", (one_each,)), ("shard", "columns"), ("columns", 33), ("warmup", 0)),
-        "all kinds": (("recipes", kinds), ("start", kinds[2:]), ("end", kinds[1:2]), ("piece", 17), ("columns", 50)),
-        "two chains": (("recipes", (chains,)), ("shard", "channels"), ("piece", 64)),
+        "all kinds": (("recipes", kinds), ("start", kinds[2:]), ("end", kinds[1:2]), ("columns", 17)),
+        "two chains": (("recipes", (chains,)), ("shard", "channels"), ("columns", 64)),
     }
 
 
@@ -174,14 +176,14 @@ def _rows():
     for why in HARD:
         one = row_of(EDGE, why)
         yield from (("mixed", replace(one, why=f"{why}, {kind}"), own) for kind, own in mixes(one.S).items())
-    yield from (("mixed", SHORT, (("recipes", (one,)), ("piece", 40), ("end", ()))) for one in RECIPES)
+    yield from (("mixed", PIECES, (("recipes", (one,)), ("end", ()))) for one in RECIPES)
     for one in FLIPPED:  # those that take neither long nor an algorithm for what it refuses
         if one.lhs == 1:
             yield from (("banded", one, config) for config in ([None, ROWWISE] if one.dilation == 1 else [None]))
         yield from ((algorithm, one, None) for algorithm in ("mixed", "vector") if one.S <= 64)
     yield from ((algorithm, Row("one core's number", 1, 1, 1, 1), None) for algorithm in ("mixed", "vector"))
     of_vector = (0, 4, 0, 0), (0, 0, 1, 3), (0, 3, 1, 0), (0, 2, 1, 1)
-    yield from (("vector", SHORT, (("recipes", (one,)), ("piece", 50))) for one in of_vector)
+    yield from (("vector", PIECES, (("recipes", (one,)),)) for one in of_vector)
 
 
 def _named(rows, seen=()):
@@ -297,7 +299,7 @@ def test_tiles_whose_last_sums_are_on_their_way_are_counted_with_those_ahead(alg
 
 
 @pytest.mark.parametrize("algorithm", ["mixed", "vector"])
-@pytest.mark.parametrize(("W", "columns"), [(4096, 4096), (8192, 2048), (20_000, 2858)])
+@pytest.mark.parametrize(("W", "columns"), [(4096, 4096), (8192, 4096), (20_000, 6667)])
 def test_columns_of_gated_rows_are_halved_until_they_fit(algorithm, W, columns):
     problem = Row("rows with two factors", 1, 2048, W, 3, 1, (2, 0)).problem("bf16")
     geometry, options = kernel_view(problem, Request(chunks="BCx"))
@@ -307,17 +309,28 @@ def test_columns_of_gated_rows_are_halved_until_they_fit(algorithm, W, columns):
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
-    ("piece", "stored"), [(600, [1500, 500, 500, 500]), (500, [256, 384, 512, 348, 500, 500, 500])]
+    ("W", "least", "stored"),
+    [(1503, 600, [1503, 501, 501, 501]), (1500, 448, [256, 384, 512, 348, 375, 375, 375, 375])],
 )
-def test_pieces_beyond_a_bank_are_stored_by_the_tile(piece, stored):
+def test_pieces_beyond_a_bank_are_stored_by_the_tile(W, least, stored, monkeypatch):
     """Where the second piece is done before the first, too; the last tile's pieces are stored alone."""
-    problem = Row("three pieces", 1, 512, 1500, 4, 1, (3, 0)).problem("bf16")
-    recipes = (2, 1, 1, 0), (4, 0, 0, 0)
-    config = ("shard", "channels"), ("recipes", recipes), ("start", ()), ("end", ()), ("piece", piece)
+    monkeypatch.setattr("nkiconv.schedules.mixed.PIECE_MIN", least)
+    problem = Row("three pieces", 1, 512, W, 4, 1, (3, 0)).problem("bf16")
+    config = ("shard", "channels"), ("recipes", ((2, 1, 1, 0), (4, 0, 0, 0))), ("start", ()), ("end", ())
     check(problem, PLAIN, 6, whole=True, algorithm="mixed", config=config)
     written = [one.writes[0] for one in trace(problem, "mixed", config=config).instructions if one.writes]
     columns = [region.num_elems // 128 for region in written if not region.info.on_chip]
     assert sorted(columns[: len(columns) // 2]) == sorted(stored)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "chunks", "banks"), [((3, 2, 0, 0), None, 4), ((2, 0, 1, 2), None, 2), ((3, 2, 0, 0), "Bx", 1)]
+)
+def test_pieces_in_flight_fit_psum(recipe, chunks, banks):
+    """Three of them if chain A has no tap on Vector; pieces of gated rows are of a bank."""
+    problem = Row("long rows of many channels", 1, 8192, 4096, 5, 1, (4, 0)).problem("bf16")
+    plan = ALGORITHMS["mixed"].plan(*kernel_view(problem, Request(chunks=chunks)), (("recipes", (recipe,)),))
+    assert div_ceil(plan.piece, BANK_COLUMNS) == banks
 
 
 SHORT32, STRIDE2 = SHORT.problem("fp32"), row_of(BANDED, "stride 2").problem("bf16")
@@ -342,7 +355,6 @@ REFUSED = [
     ("mixed", SHORT32, STRICT, "strict_nonfinite=True"),
     ("mixed", SHORT32.replace(C=256, K=256, groups=256, W=2000, S=600, padding=((0, 0), (0, 0))), {}, "S=600"),
     ("mixed", SHORT32, {"config": (("recipes", ((4, 0, 0, 0),)),)}, "S=5 taps"),
-    ("mixed", SHORT32.replace(W=5000), {"config": (("recipes", ((2, 0, 1, 2),)), ("piece", 2048))}, "banks of PSUM"),
     ("vector", SHORT32, {"config": (("recipes", ((4, 1, 0, 0),)),)}, "taps on Tensor; use algorithm mixed"),
     ("vector", SHORT32.replace(S=60_000, W=10, padding=((0, 0), (59_999, 0))), {}, "S=60000"),
     ("dot", FOUR_LAGS.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation="),
@@ -400,7 +412,7 @@ def settings_of(algorithm, S):
     """A strategy for the value of each setting, by name."""
     at_least = [recipes(S, algorithm == "mixed", least) for least in (0, 1)]
     of_rows = {"recipes": at_least[1], "start": at_least[0], "end": at_least[0], "shard": shards}
-    of_rows |= {"piece": st.integers(1, 700), "columns": st.integers(1, 700), "warmup": st.integers(0, 8)}
+    of_rows |= {"columns": st.integers(1, 700), "warmup": st.integers(0, 8)}
     return {
         "mixed": of_rows, "vector": of_rows,
         "banded": {"block": st.one_of(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128]), st.integers(1, 128)),

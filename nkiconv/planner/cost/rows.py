@@ -16,8 +16,8 @@ from ...schedules.depthwise import shards_of
 from ...schedules.dot import DotSettings, warm_up_of
 from ...schedules.mixed import MixedSettings, build, cut_pieces
 from ...schedules.mixed_bound import LOOKED_AT, MANY_TAPS
-from ...schedules.recipes import PIECE, edge_recipes, ranked_recipes
 from ...schedules.recipes import candidates as recipe_candidates
+from ...schedules.recipes import edge_recipes, ranked_recipes
 from ...schedules.rows import part_total, tile_list
 from ...schedules.settings import SHARDS, Settings, descended
 from ...schedules.tiles import PARTS
@@ -133,15 +133,12 @@ class Mixed(RowsAlgorithm):
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
         """Configs that differ from these settings in one setting."""
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
-        piece = plan.settings.piece
-        is_short, few = part_total(geometry) <= SHORT * piece, geometry.S <= MANY_TAPS
+        is_short, few = part_total(geometry) <= SHORT * plan.piece, geometry.S <= MANY_TAPS
         edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
         choices: dict[str, Sequence[Any]] = {
             "shard": self._shards(shape),
-            "recipes": [*self._ranked(shape, piece), *on_tensor] if few else (),
-            # the bound knows less of what narrow pieces gain at the ends of long rows
-            "piece": (512, 448, 384) if is_short else (512, 2048, 1024),
+            "recipes": [*self._ranked(shape, plan.piece), *on_tensor] if few else (),
             "start": [(), *[(one,) for one in edges], *[(*settings.start, one) for one in edges if settings.start]],
             "end": [(), *[(one,) for one in edges]],
             "warmup": (4, 6, 0) if self.on_tensor else (),
@@ -167,9 +164,9 @@ class Mixed(RowsAlgorithm):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
         if geometry.S > MANY_TAPS:
-            return [with_settings(None, shard=self.completed(shape, with_settings(None, piece=PIECE)).rows.shard)]
+            return [with_settings(None, shard=super().settings_of(shape, None).shard)]
         own = self.settings_of(shape, None).pairs
-        lists = self._ranked(shape, self.completed(shape, own).settings.piece)[: RECIPE_STARTS[wide]]
+        lists = self._ranked(shape, self.completed(shape, own).piece)[: RECIPE_STARTS[wide]]
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
