@@ -129,19 +129,18 @@ class Bound:
         return array_ns, moved_ns, read_ns
 
     def window_ns(self, out_tile: Any) -> float:
-        """ns of DMA, or of HBM, for the window of an output tile; separate DMA engines make its shifted copies."""
+        """ns of DMA, or of HBM, for the window of an output tile, with its copies."""
         geometry, source, k_tiles = self.geometry, self.plan.source, len(self.plan.k_tiles)
         dn, hn, wn = window_shape(source, out_tile)
-        copied_ns: float = dn * hn * wn * geometry.itemsize * self.target.rows_an_engine * self.target.byte_ns
-        copied_ns *= source.copies > source.step
-        columns = min(wn, source.columns.size)
-        elements = axis_elements(geometry.planes, out_tile.zn) * min(hn * source.step, source.rows.size) * columns
+        columns, rows = min(wn, source.columns.size), min(hn * source.step, source.rows.size)
+        elements = axis_elements(geometry.planes, out_tile.zn) * rows * columns
         if is_transposed(geometry):
+            copied_ns: float = dn * hn * wn * geometry.itemsize * self.target.rows_an_engine * self.target.byte_ns
             each = div_ceil(geometry.C, k_tiles)
             x_ns = k_tiles * transposed_ns(self.target, each, elements, columns, geometry.hbm_itemsize)
-            return copied_ns + x_ns
+            return copied_ns * (source.copies > source.step) + x_ns
         run = columns if geometry.x_strides[3] == 1 else 1
-        return max(copied_ns, self.moved_ns(elements * geometry.C, run, source.step * geometry.C))
+        return self.moved_ns(elements * source.copies / source.step * geometry.C, run, source.copies * geometry.C)
 
     def rows(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for filters and for an output tile's first rows of x, and of DMA, which

@@ -88,18 +88,17 @@ class PixelCore(Core):
 
     def load_out_tile(self, out_tile, start):
         """Load x of an output tile. start: it is the first: the first block's x and the filters of each K tile come
-        first, then the rest; all copies of the first block's x from HBM, as copies in SBUF would wait for it."""
-        direct = start and self.plan.source.copies > 1 and not is_transposed(self.geometry)
-        x_sbuf = self.new_window(out_tile, nisa.engine.vector if start else nisa.engine.gpsimd, direct)
+        first, then the rest."""
+        x_sbuf = self.new_window(out_tile, nisa.engine.vector if start else nisa.engine.gpsimd)
         for index, part in enumerate(load_parts(self.geometry, self.plan, out_tile, start)):
             for k_tile in range(len(self.plan.k_tiles)):
-                self.load_part(out_tile, x_sbuf, k_tile, *part, direct and index == 0)
+                self.load_part(out_tile, x_sbuf, k_tile, *part)
                 if start and index == 0:
                     self.filters.load(k_tile)
         return x_sbuf
 
-    def new_window(self, out_tile, engine, direct):
-        """A window [c, K tile * planes, rows, columns] with only its zeros written; direct: those of all copies."""
+    def new_window(self, out_tile, engine):
+        """A window [c, K tile * planes, rows, columns] with only the zeros of loads written."""
         source, k_tiles = self.plan.source, self.plan.k_tiles
         planes, rows, columns = window_shape(source, out_tile)
         parts = max(k_tile[0].count for k_tile in k_tiles) * source.copies
@@ -110,26 +109,25 @@ class PixelCore(Core):
             clear_window(by_plane, first, end, 0, rows * columns, engine)
         _, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         top, end = 0, rows if w_step == 1 else 0
-        right = left + wn - ((source.shifts - 1) * source.columns.dilation if direct else 0)
-        for slot in range(source.slots if direct else source.step):
+        shifts, slots = self.loaded
+        right = left + wn - (shifts - 1) * source.columns.dilation
+        for slot in range(slots):
             _, hn, first, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
         for h0, h1, w0, w1 in around(rows, columns, (top, end, left, right)):
             clear_window(x_sbuf, h0, h1, w0, w1, engine)
         return x_sbuf
 
-    def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count, direct):
-        """Load a part of a K tile's window: planes, and `count` rows from `start` on; direct: its copies from HBM."""
+    def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):
+        """Load a part of a K tile's window: planes, and `count` rows from `start` on."""
         source, own = self.plan.source, self.plan.k_tiles[k_tile][0]
-        extents = x_sbuf.shape[2:]
         dn = window_of(source.planes, out_tile.zn)
         d0, num_planes, before, _ = inside(source.planes, out_tile.z0, out_tile.zn)
         n = max(first_plane, before)
         nn = max(0, min(first_plane + planes, before + num_planes) - n)
         w0, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         alone = x_sbuf.shape[1] == dn and source.slots == 1
-        copies = (source.shifts, source.slots) if direct else (1, source.step)
-        for shift, slot in product(*map(range, copies)):
+        for shift, slot in product(*map(range, self.loaded)):
             h0, hn, top, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             moved = shift * source.columns.dilation
             hidden = max(0, moved - left)
@@ -143,8 +141,15 @@ class PixelCore(Core):
             first = (own.c0, d0 + n - before, row, w0 + hidden)
             how = {"row_step": source.step, "ledger": self.ledger, "alone": alone, "row": part}
             load_x(dst, self.operands, self.geometry, first, **how)
-        if source.copies > 1 and not direct:
-            self.copy_part(x_sbuf, own.count, (first_plane * extents[0] + start, planes * count), start > 0)
+        if source.copies > 1 and is_transposed(self.geometry):
+            rows = first_plane * x_sbuf.shape[2] + start, planes * count
+            self.copy_part(x_sbuf, own.count, rows, start > 0)
+
+    @property
+    def loaded(self):
+        """(shifts, slots) of the copies of x that come from HBM: all, unless DMA transposes x."""
+        source = self.plan.source
+        return (1, source.step) if is_transposed(self.geometry) else (source.shifts, source.slots)
 
     def copy_part(self, x_sbuf, channels, part, later):
         """Copy rows (first, count) of a window, of all planes: to slots from `step` on, which have what those before
