@@ -74,8 +74,10 @@ BLOCK_BYTES = 147_456
 
 
 def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
-    """The error of a config's names or values; "" if it is valid. geometry: of x and gy in memory."""
-    if reason := BlocksSettings.unsupported_reason(config) or exchange_unsupported(geometry, config, bias):
+    """Why a filter gradient does not take a geometry, or a config's names or values; "" if it does. geometry: of x and
+    gy in memory."""
+    reason = BlocksSettings.unsupported_reason(config) or gradient_unsupported(geometry)
+    if reason := reason or exchange_unsupported(geometry, config, bias):
         return reason
     geometry = in_places(geometry, config)
     one = completed(geometry, config)
@@ -88,16 +90,9 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
             f"{most_beside(geometry)}, where a group has up to {2 * QUADRANT} output channels, or that remainder of "
             f"{P_MAX}, gy as many columns and a bank holds the wider window; use less"
         )
-    last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
-    if one.pixels == LINES and not last and not has_lines(geometry):
-        return (
-            f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
-            f"without gaps which lines of {LINE_LEAST} to {P_MAX} pixels cut evenly, one tap that reads each pixel; "
-            f"use 2 (the Tensor Engine transposes)"
-        )
-    if one.pixels == GY_TRANSPOSED and not (last or has_all_windows(geometry)):
-        return "config pixels=3, padding or lhs_dilation: x keeps its memory order where all windows are in it; use 2"
-    if takes_lines(geometry, config) and max(beside, columns) > 1:
+    if reason := pixels_unsupported(geometry, one.pixels):
+        return reason
+    if one.pixels == LINES and max(beside, columns) > 1:
         return f"config beside={beside} columns={columns} pixels=1: a block of lines is one column; use 1"
     if columns < columns_beside(geometry, beside):
         least = columns_beside(geometry, beside)
@@ -108,6 +103,38 @@ def config_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
             f"{max_channels(geometry, beside)} input channels; use at most as many"
         )
     return ""
+
+
+def gradient_unsupported(geometry: Geometry) -> str:
+    """Why no settings compute the filter gradient of a geometry; "" if some do."""
+    if geometry.hbm_itemsize == 1:
+        return "img_ref.dtype=float8: a filter gradient takes 16 and 32 bits; cast x and gy"
+    if geometry.precision in ("fp16x3", "winograd"):
+        return f"precision={geometry.precision}: a filter gradient takes None, bf16 and tf32; use one of them"
+    return ""
+
+
+def spread_unsupported(geometry: Geometry, what: str, instead: str) -> str:
+    """Why `what` does not take a geometry with lhs_dilation; "" without lhs_dilation."""
+    apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    return "" if apart == (1, 1, 1) else f"lhs_dilation={apart}: {what} takes 1; use {instead}"
+
+
+def pixels_unsupported(geometry: Geometry, pixels: int) -> str:
+    """Why x and gy cannot lie as a value of `pixels` says; "" if they can."""
+    if pixels == 0:
+        return ""
+    if geometry.x_strides[0] == geometry.y_strides[0] == 1:
+        return f"config pixels={pixels}: channels of x and gy are neighbours (NHWC), nothing is transposed; use 0"
+    if pixels == LINES and not has_lines(geometry):
+        return (
+            f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
+            f"without gaps which lines of {LINE_LEAST} to {P_MAX} pixels cut evenly, one tap that reads each pixel; "
+            f"use 2 (the Tensor Engine transposes)"
+        )
+    if pixels == GY_TRANSPOSED and not has_all_windows(geometry):
+        return "config pixels=3, padding or lhs_dilation: x keeps its memory order where all windows are in it; use 2"
+    return spread_unsupported(geometry, "pixels=2", "pixels=0") if pixels == TRANSPOSED else ""
 
 
 def in_places(geometry: Geometry, config: Config) -> Geometry:
@@ -149,56 +176,42 @@ def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
 
 def whole_taps(geometry: Geometry) -> list[int | None]:
     """The first tap of planes, of rows and of columns at which outputs see all elements, or None."""
-    found = []
-    for axis in geometry.axes:
-        one = replace(axis, size=axis.size // axis.images, out=axis.out // axis.images, images=1)
-        whole = (tap for tap in range(one.taps) if valid_range(one, tap, 0, one.out)[2] == one.size)
-        found.append(next(whole, None))
-    return found
-
-
-def takes_lines(geometry: Geometry, config: Config) -> bool:
-    """Whether a config loads x and gy as lines that DMA transposes."""
-    return setting(config, "pixels", 0) == LINES and has_lines(geometry)
-
-
-def is_transposed(geometry: Geometry, config: Config) -> bool:
-    """Whether the Tensor Engine transposes x and gy, as a config says; never if channels of both are neighbours."""
-    last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
-    return not last and setting(config, "pixels", 0) >= TRANSPOSED
+    ends = [(axis, axis.size // axis.images, axis.out // axis.images) for axis in geometry.axes]
+    return [
+        next((tap for tap in range(axis.taps) if valid_range(axis, tap, 0, out)[2] == size), None)
+        for axis, size, out in ends
+    ]
 
 
 def has_lines(geometry: Geometry) -> bool:
     """Whether lines are possible: one tap that sees each pixel, 16 bits, planes without gaps that lines cut evenly."""
-    whole = num_taps(geometry) == 1 and geometry.hbm_itemsize == 2
-    whole = whole and line_width(geometry.rows.size * geometry.columns.size) > 0
-    for axis in geometry.axes:
-        in_step = axis.out == 1 or axis.stride == axis.lhs_dilation
-        whole = whole and axis.before == 0 and axis.size == axis.out and in_step
-    for strides in (geometry.x_strides, geometry.y_strides):
-        whole = whole and strides[0] != 1 and strides[3] == 1 and strides[2] == geometry.columns.size
-    return whole
-
-
-def blocks_geometry(geometry: Geometry, config: Config) -> tuple[Geometry, Geometry]:
-    """(Geometry of the blocks, with channels as neighbours if they are transposed, Geometry of x and gy in memory)."""
-    if takes_lines(geometry, config):
-        return lines_of(geometry)
-    if not is_transposed(geometry, config):
-        return geometry, geometry
-    blocks = transposed_of(geometry)
-    keeps_x = setting(config, "pixels", 0) == GY_TRANSPOSED
-    return (replace(blocks, x_strides=geometry.x_strides) if keeps_x else blocks), geometry
+    width = geometry.columns.size
+    return (
+        num_taps(geometry) == 1
+        and geometry.hbm_itemsize == 2
+        and line_width(geometry.rows.size * width) > 0
+        and all(axis.before == 0 and axis.size == axis.out for axis in geometry.axes)
+        and all(axis.out == 1 or axis.stride == axis.lhs_dilation for axis in geometry.axes)
+        and all(one[0] != 1 and one[2:4] == (width, 1) for one in (geometry.x_strides, geometry.y_strides))
+    )
 
 
 def has_all_windows(geometry: Geometry) -> bool:
     """Whether all windows are inside x, with no zeros between its elements."""
-    found = True
-    for axis in geometry.axes:
-        size, out = axis.size // axis.images, axis.out // axis.images
-        last = (out - 1) * axis.stride + (axis.taps - 1) * axis.dilation - axis.before
-        found = found and axis.lhs_dilation == 1 and axis.before <= 0 and last < size
-    return found
+    return all(
+        axis.lhs_dilation == 1
+        and axis.before <= 0
+        and window_of(axis, axis.out // axis.images) - axis.before <= axis.size // axis.images
+        for axis in geometry.axes
+    )
+
+
+def blocks_geometry(geometry: Geometry, pixels: int) -> tuple[Geometry, Geometry]:
+    """(Geometry of the blocks, with channels as neighbours if they are transposed, Geometry of x and gy in memory)."""
+    if pixels == LINES:
+        return lines_of(geometry)
+    blocks = geometry if pixels == 0 else transposed_of(geometry)
+    return (replace(blocks, x_strides=geometry.x_strides) if pixels == GY_TRANSPOSED else blocks), geometry
 
 
 def lines_of(geometry: Geometry) -> tuple[Geometry, Geometry]:
@@ -228,10 +241,10 @@ def line_width(size: int) -> int:
     return max(widths, key=lambda width: (P_MAX // width * width, width), default=0)
 
 
-def units_of_tile(geometry: Geometry, lines: bool) -> int:
+def units_of_tile(geometry: Geometry, pixels: int) -> int:
     """The most units of a tile; a multiple of a line's pixels for lines."""
     width = geometry.columns.out
-    return P_MAX // width * width if lines else P_MAX
+    return P_MAX // width * width if pixels == LINES else P_MAX
 
 
 def apart_beside(geometry: Geometry) -> int:
@@ -294,9 +307,9 @@ def completed(geometry: Geometry, config: Config) -> BlocksSettings:
     return BlocksSettings.read(config, columns=columns_beside(geometry, beside), channels=channels)
 
 
-def sum_banks(transposes: bool) -> int:
-    """Banks of PSUM for accumulators. transposes: whether other banks transpose x and gy."""
-    return PSUM_BANKS - TRANSPOSE_BANKS if transposes else PSUM_BANKS
+def sum_banks(pixels: int) -> int:
+    """Banks of PSUM for accumulators, beside those that transpose x and gy."""
+    return PSUM_BANKS - TRANSPOSE_BANKS if pixels >= TRANSPOSED else PSUM_BANKS
 
 
 def banks_of_taps(geometry: Geometry) -> int:
@@ -373,14 +386,14 @@ class Pass:
     rounds: tuple[tuple[Accumulator, ...], ...]
     k: Part
     c: tuple[Part, ...]
+    planes: tuple[int, ...]
     r: Part
     s: Part
     h: Part
     w: Part
-    planes: tuple[int, ...]
     tiles: tuple[Tile, ...]
     half: int
-    clips: tuple[int, int] | None = None
+    clips: tuple[int, int] | None
 
 
 def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:

@@ -20,9 +20,11 @@ from .blocks import (
     TRANSPOSED,
     apart_beside,
     banks_of_taps,
+    blocks_geometry,
     planes_of,
     sum_banks,
     taps_beside,
+    units_of_tile,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
 from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS, spacing_of, taps_in_turn
@@ -40,10 +42,11 @@ class BlocksBound:
     """Times of the busier of two cores, in ns: settings are the same on one core. Tables have a column for each of
     BlocksSettings except the warm-up, and the columns that methods add to the tables they return."""
 
-    def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
-        """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
-        self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
-        self.banks, self.planes = sum_banks(pixels >= TRANSPOSED), [count for _, count in planes_of(geometry.planes)]
+    def __init__(self, target: Target, source: Geometry, pixels: int) -> None:
+        """source: Geometry of x and gy in memory; pixels: the setting."""
+        self.target, self.pixels, (geometry, self.source) = target, pixels, blocks_geometry(source, pixels)
+        self.geometry, self.most = geometry, units_of_tile(geometry, pixels)
+        self.banks, self.planes = sum_banks(pixels), [count for _, count in planes_of(geometry.planes)]
         self.read_ns = target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
         self.in_turn = taps_in_turn(geometry) if pixels == TRANSPOSED else 1
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups

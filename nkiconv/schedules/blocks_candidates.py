@@ -20,17 +20,13 @@ from .blocks import (
     LINES,
     TRANSPOSED,
     BlocksSettings,
-    blocks_geometry,
     columns_beside,
     config_unsupported,
     exchange_unsupported,
-    has_all_windows,
     in_places,
-    is_transposed,
     max_channels,
     most_beside,
-    takes_lines,
-    units_of_tile,
+    pixels_unsupported,
 )
 from .blocks_bound import BlocksBound
 from .blocks_schedule import BlocksSchedule, build
@@ -75,16 +71,11 @@ def candidates(
     found: list[Iterator[tuple[float, Config]]] = []
     for exchanged, pixels in product(places, values_of(given, "pixels", every)):
         known = {"warmup": WARM_UP, **given, "exchanged": exchanged, "pixels": pixels}
-        config: Config = tuple(known.items())
-        source = in_places(geometry, config)
-        lines = takes_lines(source, config)
-        if pixels and not (lines or is_transposed(source, config) or "pixels" in given):
-            continue
-        if pixels == GY_TRANSPOSED and not ((has_all_windows(source) and num_taps(source) > 1) or "pixels" in given):
-            continue
-        blocks = blocks_geometry(source, config)[0]
-        bound = BlocksBound(target, blocks, source, 0 if blocks is source else pixels, units_of_tile(blocks, lines))
-        found.append(_least(bound, known | ({"columns": 1, "beside": 1} if lines else {}), count + SPARE))
+        source = in_places(geometry, tuple(known.items()))
+        pays = pixels != GY_TRANSPOSED or num_taps(source) > 1
+        if "pixels" in given or (pays and not pixels_unsupported(source, pixels)):
+            known |= {"columns": 1, "beside": 1} if pixels == LINES else {}
+            found.append(_least(BlocksBound(target, source, pixels), known, count + SPARE))
     least = heapq.merge(*found, key=lambda one: one[0])
     return [*islice((one for one in least if build(geometry, one[1], bias)[0] is not None), count)]
 

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, product
+from typing import Any
 
 from . import blocks_transposes as transposes
 from .blocks import (
@@ -37,13 +39,11 @@ from .blocks import (
     config_unsupported,
     first_seen,
     in_places,
-    is_transposed,
     matmuls_beside,
     outputs_beside,
     planes_of,
     runs_of,
     sum_banks,
-    takes_lines,
     taps_of_banks,
     taps_seen,
     tiles_of_units,
@@ -53,10 +53,9 @@ from .blocks import (
 from .cuts import hull, most_of, window_of
 from .geometry import Geometry, num_taps
 from .long_kernels import too_many
-from .settings import Config, once_a_config
+from .settings import Config, once_a_config, setting
 from .tiles import (
     BANK_BYTES,
-    P_MAX,
     PARTS,
     PSUM_BANKS,
     SBUF_BYTES,
@@ -83,27 +82,45 @@ CHAIN = 4096
 class BlocksSchedule:
     """Passes of all accumulators; the cores share passes, or with split the tiles of each pass.
 
-    Attributes:
-        geometry: of the blocks, with channels as neighbours if they are transposed; source: of x and gy in memory.
-        lines: whether DMA transposes lines of x and gy; transposes: the Tensor Engine's Transposes, or None.
-        x, k, planes: the most of a tile, (rows, columns, channels) of x, output channels, planes of taps.
-    """
+    geometry: of the blocks, with channels as neighbours if they are transposed; source: of x and gy in memory;
+    transposes: the Tensor Engine's Transposes, or None."""
 
     settings: BlocksSettings
     geometry: Geometry
     source: Geometry
-    lines: bool
     passes: tuple[Pass, ...]
-    split: bool
-    x: tuple[int, int, int]
-    k: int
-    planes: tuple[int, ...]
-    transposes: transposes.Transposes | None
+    transposes: transposes.Transposes | None = None
+
+    @property
+    def split(self) -> bool:
+        """Whether the cores share the tiles of each pass."""
+        return self.settings.split == 1 and len(self.passes[0].tiles) >= PARTS
 
     @property
     def gang(self) -> int:
         """The most members of a tile's gang; a unit has a block of each."""
         return 1 if self.transposes is None else self.transposes.gang
+
+    @cached_property
+    def x(self) -> tuple[int, int, int]:
+        """The most (rows, columns, channels) of x of a tile."""
+        every = (
+            [one.h for one in self.passes],
+            [one.w for one in self.passes],
+            [c for one in self.passes for c in one.c],
+        )
+        rows, columns, channels = (max(1, most_of(parts)) for parts in every)
+        return rows, columns, channels
+
+    @cached_property
+    def k(self) -> int:
+        """The most channels of gy that matmuls read of a tile."""
+        return max(1, *map(channels_read, self.passes))
+
+    @cached_property
+    def planes(self) -> tuple[int, ...]:
+        """Planes of taps of all passes."""
+        return tuple(dict.fromkeys(t for one in self.passes for t in one.planes))
 
     @property
     def cleared(self) -> tuple[int, int]:
@@ -118,20 +135,15 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
     """(Schedule, "") or (None, the reason against it), built once. geometry: of x and gy in memory;
     bias: whether to compute its gradient. A config's open settings take the least memory; see
     `blocks_candidates.chosen`."""
-    if reason := config_unsupported(geometry, config, bias) or gradient_unsupported(geometry):
+    if reason := config_unsupported(geometry, config, bias):
         return None, reason
     geometry = in_places(geometry, config)
-    if is_transposed(geometry, config):
-        reason = spread_unsupported(geometry, "pixels=2", "pixels=0")
-    if reason:
-        return None, reason
-    blocks, source = blocks_geometry(geometry, config)
-    settings = completed(blocks, config)
-    together = sum_banks(False)
-    plan = _scheduled(blocks, settings, bias, source, takes_lines(geometry, config), together)
+    blocks, source = blocks_geometry(geometry, setting(config, "pixels", 0))
+    settings, together = completed(blocks, config), PSUM_BANKS
+    plan = _scheduled(blocks, settings, bias, source, together)
     while together > settings.side and not fits_sbuf(needed_bytes(plan)):
         together = together // 2
-        plan = _scheduled(blocks, settings, bias, source, plan.lines, together)
+        plan = _scheduled(blocks, settings, bias, source, together)
     what = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks"
     reason = _room_unsupported(plan) or too_many(what, blocks.times * num_products(plan) / PARTS)
     return (None, reason) if reason else (plan, "")
@@ -139,11 +151,10 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
 
 def num_products(plan: BlocksSchedule) -> int:
     """Matmuls of blocks of gy and windows of x."""
-    found = 0
+    settings, found = plan.settings, 0
     for one in plan.passes:
-        beside = (each.beside for each in chain.from_iterable(one.rounds))
-        each = sum(matmuls_beside(plan.geometry, plan.settings.columns, count) for count in beside)
-        found += len(one.tiles) * each * plan.settings.rows * plan.gang
+        each = sum(matmuls_beside(plan.geometry, settings.columns, acc.beside) for some in one.rounds for acc in some)
+        found += len(one.tiles) * each * settings.rows * plan.gang
     return found
 
 
@@ -154,9 +165,8 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
         tiles = one.half if plan.split else len(one.tiles)
         if len(one.rounds) > 1 and tiles * geometry.times > settings.buffers:
             return (
-                f"config buffers={settings.buffers}: {len(one.rounds)} rounds of "
-                f"{sum_banks(plan.transposes is not None)} banks need all {tiles} tiles of blocks at once; use as "
-                f"many, or fewer outputs and inputs"
+                f"config buffers={settings.buffers}: {len(one.rounds)} rounds of {sum_banks(settings.pixels)} banks "
+                f"need all {tiles} tiles of blocks at once; use as many, or fewer outputs and inputs"
             )
     if (step := _longest_step(plan)) > STEP_MAX:
         return (
@@ -164,14 +174,12 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
             f"channels={settings.channels}: taps are {step} elements apart in SBUF, a matmul reads at most {STEP_MAX} "
             f"apart; use fewer channels or smaller blocks"
         )
-    every = {region for one in plan.passes for tile in one.tiles for region in tile}
-    extents = (geometry.rows.out, settings.rows), (geometry.columns.out, settings.columns)
-    if plan.transposes is not None and settings.pixels == GY_TRANSPOSED:
-        for region in every:
-            ends = (region.p, region.counts[1]), (region.q, region.counts[2])
-            for (out, extent), (first, count) in zip(extents, ends, strict=True):
-                if first + count * extent > out:
-                    return f"config pixels=3 rows={settings.rows} columns={settings.columns}: must divide gy; use 2"
+    if settings.pixels == GY_TRANSPOSED:
+        P, Q, every = geometry.rows.out, geometry.columns.out, (tile for one in plan.passes for tile in one.tiles)
+        for region in chain.from_iterable(every):
+            _, down, across = region.counts
+            if region.p + down * settings.rows > P or region.q + across * settings.columns > Q:
+                return f"config pixels=3 rows={settings.rows} columns={settings.columns}: must divide gy; use 2"
     if fits_sbuf(needed):
         return ""
     return (
@@ -195,56 +203,39 @@ def _longest_step(plan: BlocksSchedule) -> int:
 
 
 def _scheduled(
-    geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry, lines: bool, together: int
+    geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry, together: int
 ) -> BlocksSchedule:
     """The Schedule of settings. together: the most banks of a pass of one chunk of channels."""
-    is_pe = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
-    planes, most, banks = planes_of(geometry.planes), units_of_tile(geometry, lines) // config.side, sum_banks(is_pe)
-    down, across = div_ceil(geometry.rows.out, config.rows), div_ceil(geometry.columns.out, config.columns)
-    half = div_ceil(geometry.planes.out * down * across, PARTS)
-    known: dict[tuple[Part, Part], tuple[tuple[Tile, ...], tuple[int, int] | None, Part, Part]] = {}
+    banks = sum_banks(config.pixels)
+    known: dict[tuple[Part, Part], tuple[Any, ...]] = {}
     passes: list[Pass] = []
     for accumulators in batches_of(geometry, config, bias, min(banks, together)):
         of_taps = [one for one in accumulators if one.t >= 0]
-        r, s = hull([one.r for one in of_taps], (0, 1)), hull([one.s for one in of_taps], (0, 1))
+        taps = hull([one.r for one in of_taps], (0, 1)), hull([one.s for one in of_taps], (0, 1))
         parts = range(config.side)
         c = tuple(hull([one.c for one in of_taps if one.part == part], (geometry.C, 0)) for part in parts)
-        if (r, s) not in known:
-            rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
-            tiles = tiles_of_units(planes, rows, columns, most, half if config.split == 1 else 0)
-            clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
-            h = 0, window_of(geometry.rows, config.rows, r[1])
-            w = 0, window_of(geometry.columns, config.columns, s[1])
-            if clips is not None:
-                h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
-            known[r, s] = tiles, clips, h, w
-        tiles, clips, h, w = known[r, s]
+        if taps not in known:
+            known[taps] = _units(geometry, config, *taps)
         each = cut(div_ceil(len(accumulators), config.side), banks // config.side)
         rounds = tuple(tuple(some_of(accumulators, (at * config.side, count * config.side))) for at, count in each)
-        seen, k = tuple(dict.fromkeys(one.t for one in of_taps)), hull([one.k for one in accumulators], (0, 0))
-        passes.append(Pass(rounds, k, c, r, s, h, w, seen, tiles, div_ceil(half, most), clips))
-    every = [one.h for one in passes], [one.w for one in passes], [part for one in passes for part in one.c]
-    height, width, channels = (max(1, most_of(parts)) for parts in every)
-    plan = BlocksSchedule(
-        settings=config,
-        geometry=geometry,
-        source=source,
-        lines=lines,
-        passes=tuple(passes),
-        split=False,
-        x=(height, width, channels),
-        k=max(1, *map(channels_read, passes)),
-        planes=tuple(dict.fromkeys(t for one in passes for t in one.planes)),
-        transposes=None,
-    )
-    if is_pe:
-        whole, plan = plan, _with_transposes(plan, planes, P_MAX)
-        while transposes.are_apart(plan.passes) and not fits_sbuf(needed_bytes(plan, transposes.RAWS_LEAST)):
-            plan = _with_transposes(whole, planes, plan.gang // 2)
-    plan = replace(plan, split=config.split == 1 and len(plan.passes[0].tiles) >= PARTS)
-    while plan.transposes is not None and plan.transposes.raws > 1 and not fits_sbuf(needed_bytes(plan)):
-        plan = replace(plan, transposes=replace(plan.transposes, raws=plan.transposes.raws - 1))
-    return plan
+        planes, k = tuple(dict.fromkeys(one.t for one in of_taps)), hull([one.k for one in accumulators], (0, 0))
+        passes.append(Pass(rounds, k, c, planes, *taps, *known[taps]))
+    plan = BlocksSchedule(config, geometry, source, tuple(passes))
+    return _with_transposes(plan) if config.pixels >= TRANSPOSED else plan
+
+
+def _units(geometry: Geometry, config: BlocksSettings, r: Part, s: Part) -> tuple[Any, ...]:
+    """h, w, tiles, half and clips of a Pass of rows and columns of taps."""
+    rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
+    half = div_ceil(geometry.planes.out * sum(one.count for one in rows) * sum(one.count for one in columns), PARTS)
+    most = units_of_tile(geometry, config.pixels) // config.side
+    tiles = tiles_of_units(planes_of(geometry.planes), rows, columns, most, half if config.split == 1 else 0)
+    clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
+    h = 0, window_of(geometry.rows, config.rows, r[1])
+    w = 0, window_of(geometry.columns, config.columns, s[1])
+    if clips is not None:
+        h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
+    return h, w, tiles, div_ceil(half, most), clips
 
 
 def channels_read(one: Pass) -> int:
@@ -253,15 +244,14 @@ def channels_read(one: Pass) -> int:
     return max((acc.k[0] - one.k[0] + acc.pitch for acc in read), default=0)
 
 
-def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) -> BlocksSchedule:
-    """The schedule with tiles that the Tensor Engine transposes, of at most `most` members, and their Transposes."""
-    geometry, config = plan.geometry, plan.settings
+def _with_transposes(plan: BlocksSchedule) -> BlocksSchedule:
+    """The schedule with tiles that the Tensor Engine transposes, and their Transposes."""
+    geometry, config, planes = plan.geometry, plan.settings, planes_of(plan.geometry.planes)
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] if config.pixels == TRANSPOSED else one.k[1] for one in plan.passes))
     grid = transposes.grid_of(geometry, config.rows, config.columns)
     in_turn = transposes.taps_in_turn(geometry) if config.pixels == TRANSPOSED else 1
-    counts, room = [count for _, count in planes], min(room, most)
-    gang = transposes.gang_of(grid, counts, channels, config.split == 1, room, in_turn)
+    gang = transposes.gang_of(grid, [count for _, count in planes], channels, config.split == 1, room, in_turn)
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
     passes = []
     for one in plan.passes:
@@ -272,6 +262,8 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part], most: int) ->
     sizes = transposes.piece_sizes(plan.source, config, passes)
     banks = min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds)
     found = transposes.Transposes(gang, transposes.RAWS, banks, sizes)
+    while not fits_sbuf(needed_bytes(replace(plan, passes=tuple(passes), transposes=found))) and found.raws > 1:
+        found = replace(found, raws=found.raws - 1)
     return replace(plan, passes=tuple(passes), transposes=found)
 
 
@@ -296,50 +288,42 @@ def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: in
     """Accumulators of each pass; biases have their own pass if they exceed the banks of PSUM that others leave."""
     found: list[tuple[Accumulator, ...]] = []
     ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // geometry.groups, config.channels)
-    taps = list(product(range(geometry.planes.taps), *taps_of_banks(geometry)))
-    for group in range(geometry.groups):
-        for c in cut_at(len(cs), config.inputs):
-            for some in cut_at(len(ks), config.outputs):
-                own_ks, own_cs = some_of(ks, some), some_of(cs, c)
-                accumulators, biases = _accumulators_of(geometry, config, group, own_ks, own_cs, taps)
-                biases = biases if bias and (some if geometry.flipped else c)[0] == 0 else ()
-                if biases and len(accumulators) <= banks < len(accumulators) + len(biases):
-                    found.append(biases)
-                else:
-                    accumulators = accumulators + biases
-                before = len(found[-1]) if found else banks
-                if len(ks) == 1 and len(cs) == 1 and before + len(accumulators) <= banks:
-                    found[-1] = found[-1] + accumulators
-                elif config.outputs * config.inputs > 1:
-                    found.append(accumulators)
-                else:
-                    found += [accumulators[at : at + count] for at, count in cut(len(accumulators), banks)]
+    every = product(range(geometry.groups), cut_at(len(cs), config.inputs), cut_at(len(ks), config.outputs))
+    for group, c, k in every:
+        accumulators, biases = _accumulators_of(geometry, config, group, some_of(ks, k), some_of(cs, c))
+        biases = biases if bias and (k if geometry.flipped else c)[0] == 0 else ()
+        if biases and len(accumulators) <= banks < len(accumulators) + len(biases):
+            found.append(biases)
+        else:
+            accumulators = accumulators + biases
+        before = len(found[-1]) if found else banks
+        if len(ks) == 1 and len(cs) == 1 and before + len(accumulators) <= banks:
+            found[-1] = found[-1] + accumulators
+        elif config.outputs * config.inputs > 1:
+            found.append(accumulators)
+        else:
+            found += [tuple(some_of(accumulators, part)) for part in cut(len(accumulators), banks)]
     return found
 
 
 def _accumulators_of(
-    geometry: Geometry,
-    config: BlocksSettings,
-    group: int,
-    ks: Sequence[tuple[Part, int]],
-    cs: Sequence[Part],
-    taps: Sequence[tuple[int, Part, Part]],
+    geometry: Geometry, config: BlocksSettings, group: int, ks: Sequence[tuple[Part, int]], cs: Sequence[Part]
 ) -> tuple[tuple[Accumulator, ...], tuple[Accumulator, ...]]:
-    """(accumulators of some channels of a group, accumulators of their biases). taps: (plane, rows, columns)."""
+    """(accumulators of some channels of a group, accumulators of their biases)."""
     accumulators: list[Accumulator] = []
     biases: dict[Accumulator, None] = {}
+    taps = list(product(range(geometry.planes.taps), *taps_of_banks(geometry)))
     t0, r0, s0 = whole_taps(geometry) if geometry.flipped else (None, None, None)
     parts = cut(len(cs), div_ceil(len(cs), config.side))
     for (first, count), beside in ks:
         k = first + group * (geometry.K // geometry.groups), count
         # row tiles rotate
-        for index in range(parts[-1][1]):
-            for part, (at, chunks) in enumerate(parts):
-                if index < chunks:
-                    c = cs[at + index][0] + group * (geometry.C // geometry.groups), cs[at + index][1]
-                    accumulators += [Accumulator(k, c, t, r, s, beside, part) for t, r, s in taps]
-                    if t0 is not None and r0 is not None and s0 is not None:
-                        biases[Accumulator((0, 1), c, t0, (r0, 1), (s0, 1), 1, part, True)] = None
+        for index, (part, (at, chunks)) in product(range(parts[-1][1]), enumerate(parts)):
+            if index < chunks:
+                c = cs[at + index][0] + group * (geometry.C // geometry.groups), cs[at + index][1]
+                accumulators += [Accumulator(k, c, t, r, s, beside, part) for t, r, s in taps]
+                if t0 is not None and r0 is not None and s0 is not None:
+                    biases[Accumulator((0, 1), c, t0, (r0, 1), (s0, 1), 1, part, True)] = None
         if not geometry.flipped:
             biases[Accumulator(k, (0, 1), -1, (0, 1), (0, 1), beside, 0, True)] = None
     return tuple(accumulators), tuple(biases)
@@ -358,18 +342,16 @@ def tile_bytes(plan: BlocksSchedule) -> int:
     return size * plan.geometry.itemsize
 
 
-def needed_bytes(plan: BlocksSchedule, raws: int = 0) -> int:
-    """An upper bound of bytes a partition. raws: loaded pieces before their transposes, 0: as in the plan."""
-    found = plan.transposes
+def needed_bytes(plan: BlocksSchedule) -> int:
+    """An upper bound of bytes a partition."""
+    others, halves = 0, PARTS if plan.split else 0
     # sums of earlier chains; sums of both halves of the units
     chains = [int(len(chains_of(plan, one, len(one.tiles))) > 1) for one in plan.passes]
-    halves = PARTS if plan.split else 0
     held = max(len(one.rounds[0]) * (more + halves) for one, more in zip(plan.passes, chains, strict=True))
     blocks = plan.gang * plan.settings.buffers * tile_bytes(plan)
-    others = 0
-    if found is not None:
-        *pieces, slab, zeros = found.sizes
-        others = (raws or found.raws) * sum(pieces) + transposes.SLABS * slab + zeros
+    if plan.transposes is not None:
+        *pieces, slab, zeros = plan.transposes.sizes
+        others = plan.transposes.raws * sum(pieces) + transposes.SLABS * slab + zeros
     gathered = gathered_bytes(plan.geometry, plan.settings.channels)
     return blocks + others * plan.source.itemsize + SUMS_BYTES + held * BANK_BYTES + gathered
 
@@ -378,18 +360,3 @@ def gathered_bytes(geometry: Geometry, channels: int) -> int:
     """Bytes a partition for sums of all taps of some channels in several banks: addends and results, twice, as the next
     channels' overlap."""
     return 4 * 4 * channels * num_taps(geometry) if banks_of_taps(geometry) > 1 else 0
-
-
-def spread_unsupported(geometry: Geometry, what: str, instead: str) -> str:
-    """Why `what` does not take a geometry with lhs_dilation; "" without lhs_dilation."""
-    apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
-    return "" if apart == (1, 1, 1) else f"lhs_dilation={apart}: {what} takes 1; use {instead}"
-
-
-def gradient_unsupported(geometry: Geometry) -> str:
-    """Why no settings compute the filter gradient of a geometry; "" if some do."""
-    if geometry.hbm_itemsize == 1:
-        return "img_ref.dtype=float8: a filter gradient takes 16 and 32 bits; cast x and gy"
-    if geometry.precision in ("fp16x3", "winograd"):
-        return f"precision={geometry.precision}: a filter gradient takes None, bf16 and tf32; use one of them"
-    return ""

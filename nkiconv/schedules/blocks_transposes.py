@@ -95,6 +95,21 @@ class Side:
         """Whether its members are at different rows or columns, not only in different planes."""
         return len({corner[1:] for corner in self.corners}) > 1
 
+    @property
+    def places(self) -> int:
+        """Places of a row of windows that taps see, a transpose each."""
+        return div_ceil(self.columns.extent, self.columns.spacing)
+
+    @property
+    def units(self) -> int:
+        """Partitions of a tile with its units."""
+        return self.count * self.rows.count * self.columns.count
+
+    def meets(self, member: int, channels: Part) -> bool:
+        """Whether it has a member and some of channels (first, count)."""
+        (first, count), (c, each) = self.members, self.channels
+        return first <= member < first + count and c < sum(channels) and channels[0] < c + each
+
     def pieces(self, itemsize: int) -> list[Part]:
         """(first, count) of the rows of windows of each load; a single piece, as of members at different places, is all
         rows of planes."""
@@ -229,11 +244,6 @@ def transposed_tiles(
     return tuple(tiles)
 
 
-def are_apart(passes: Sequence[Pass]) -> bool:
-    """Whether members of a gang are at different rows or columns."""
-    return any(len({(member.p, member.q) for member in tile}) > 1 for one in passes for tile in one.tiles)
-
-
 def _run_of(axis: Axis, extent: int, blocks: Part, taps: Part) -> Run:
     """One Run for all blocks (first, count) of a tile: the part inside x of any of their windows."""
     first, step, window = _windows_of(axis, (blocks[0] * extent, extent), taps)
@@ -267,8 +277,8 @@ def side_of(
                 frame = -firsts[0], size - firsts[0]
         spans.append(Span(step, count, window, size, spacing, frame))
         places.append(firsts)
-    seen = [(1, member.z) if t < 0 else valid_range(geometry.planes, t, member.z, 1)[2:4] for member in own]
-    corners = tuple((plane, *place) for (count, plane), *place in zip(seen, *places, strict=True) if count > 0)
+    seen = [plane_seen(geometry, t, member.z) for member in own]
+    corners = tuple((plane, *place) for plane, *place in zip(seen, *places, strict=True) if plane is not None)
     strides, apart = (geometry.y_strides, 1) if t < 0 else (geometry.x_strides, geometry.planes.stride)
     return Side(t, strides, *chunk, corners, own[0].counts[0], apart, *spans)
 
@@ -278,6 +288,12 @@ def spacing_of(axis: Axis, extent: int, taps: int) -> int:
     if 1 in (extent, taps):
         return axis.dilation if extent == 1 else axis.stride
     return math.gcd(axis.stride, axis.dilation)
+
+
+def plane_seen(geometry: Geometry, t: int, z: int) -> int | None:
+    """The plane of x that a plane of gy sees at a plane of taps, or None; for t -1 that of gy."""
+    found = valid_range(geometry.planes, t, z, 1)
+    return z if t < 0 else found[3] if found[2] > 0 else None
 
 
 def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> list[Side]:
@@ -290,12 +306,11 @@ def sides_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, 
 def piece_sizes(geometry: Geometry, config: BlocksSettings, passes: Sequence[Pass]) -> tuple[int, ...]:
     """Elements a partition that hold each piece, of x and of gy, each row of windows, and zeros of each row, of all
     tiles of passes."""
-    found, planes = [1, 1, 1, 0], geometry.planes
-    exists = {(t, z): valid_range(planes, t, z, 1)[2] > 0 for t in range(planes.taps) for z in range(planes.out)}
+    found = [1, 1, 1, 0]
     for one in passes:
         # tiles that differ in their planes alone have pieces of the same sizes
         kinds = {
-            (t < 0, *((own.p, own.q, own.counts, exists.get((t, own.z), True)) for own in tile)): (tile, t)
+            (t < 0, *((own.p, own.q, own.counts, plane_seen(geometry, t, own.z) is None) for own in tile)): (tile, t)
             for tile, t in product(one.tiles, (-1, *(one.planes if config.pixels == TRANSPOSED else ())))
         }
         for tile, t in kinds.values():

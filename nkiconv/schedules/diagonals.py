@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .blocks import Run, Tile, planes_of, runs_of, tiles_of_units
-from .blocks_schedule import gradient_unsupported, spread_unsupported
+from .blocks import Run, Tile, gradient_unsupported, planes_of, runs_of, spread_unsupported, tiles_of_units
 from .cuts import hull, window_of
 from .geometry import Geometry, num_taps
 from .long_kernels import too_many

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from .blocks_schedule import gradient_unsupported
+from .blocks import gradient_unsupported
 from .cuts import window_of
 from .diagonals import (
     READ_MOST,

@@ -21,7 +21,7 @@ from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.schedules import blocks_schedule
-from nkiconv.schedules.blocks import line_width, transposed_of
+from nkiconv.schedules.blocks import line_width
 from nkiconv.schedules.blocks_bound import BlocksBound
 from nkiconv.schedules.blocks_candidates import candidates
 from nkiconv.schedules.blocks_schedule import build
@@ -167,7 +167,7 @@ def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
     request = Request(problem=problem.toward("wgrad"))
     geometry = operation_for(request).shape(request, Rates()).geometry
     found = candidates(Target.of(Rates()), geometry, {"pixels": 2}, 4, False)
-    bound = BlocksBound(Target.of(Rates()), transposed_of(geometry), geometry, 2, 128)
+    bound = BlocksBound(Target.of(Rates()), geometry, 2)
     for _, config in found:
         schedule = build(geometry, config, False)[0]
         sized = bound.sized({name: np.array([value]) for name, value in config})

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..._nki import nisa, nl
-from ...schedules.blocks import apart_beside, further_beside, taps_seen, units_of
+from ...schedules.blocks import LINES, apart_beside, further_beside, taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD, FAR, PACE
@@ -159,7 +159,7 @@ def load_blocks(work, feed, index):
         if part == 0 or c[1] > 0
     ]
     clear_tile(geometry, pieces[0], tile, blocks, one.planes)
-    if plan.lines:
+    if settings.pixels == LINES:
         if len(one.planes) > 0:
             load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
         load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)

@@ -6,8 +6,7 @@ from typing import Any
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import GY_TRANSPOSED
-from ...schedules.blocks_transposes import SLABS, TOGETHER, sides_of
-from ...schedules.geometry import valid_range
+from ...schedules.blocks_transposes import SLABS, TOGETHER, plane_seen, sides_of
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, size_of, some_of, whole_words
 from .._dma import copy
 from .._engines import copy_balanced, copy_by_vector
@@ -18,7 +17,7 @@ from ..conv.sums import along
 from .loads import Piece, load_x
 
 
-@dataclass
+@dataclass(eq=False)
 class Held(nl.NKIObject):
     """A tile in SBUF of x at a plane of taps, or of gy; what it holds, by `held_of`; keys of its transposed pieces."""
 
@@ -64,14 +63,8 @@ def start_transposes(work, buffers):
 def held_of(work, one, tile, t):
     """What a tile of a pass needs of x at a plane of taps, or of gy: channels, taps, planes and places. The pass's
     window (h, w) follows from its taps."""
-    if t < 0:
-        return one.k, tuple((member.z, member.p, member.q, member.counts) for member in tile)
-    planes = [valid_range(work.geometry.planes, t, member.z, 1)[2:4] for member in tile]
-    places = tuple(
-        ((count, plane if count > 0 else 0), member.p, member.q, member.counts)
-        for member, (count, plane) in zip(tile, planes)
-    )
-    return one.c, one.r, one.s, places
+    own = (one.k,) if t < 0 else (one.c, one.r, one.s)
+    return own, [(plane_seen(work.geometry, t, each.z), each.p, each.q, each.counts) for each in tile]
 
 
 def hold(work, ahead, feed, index):
@@ -86,8 +79,8 @@ def hold(work, ahead, feed, index):
     for t, what in needed.items():
         pool = ahead.held[t < 0]
         if found[t] is None:
-            kept = (*taken, *found.values())
-            found[t] = next(each for each in pool if not any(each is other for other in kept))
+            kept = {*taken, *found.values()}
+            found[t] = next(each for each in pool if each not in kept)
             found[t].what, found[t].done = what, []
         pool.sort(key=lambda each: each is found[t])
     blocks.x, blocks.y = [found[t].tile if t in found else None for t in range(max(found) + 1)], found[-1].tile
@@ -101,27 +94,25 @@ def transposes_for(work, ahead, feed, some):
     slot, rows = some.index % len(feed.buffers), work.geometry.rows
     if ahead.there[slot][0] != some.index:
         ahead.there[slot] = (some.index, hold(work, ahead, feed, some.index))
-    held = ahead.there[slot][1]
     for accumulator in some_of(some.accumulators, some.banks):
         for t in (accumulator.t, -1) if accumulator.t >= 0 else (-1,):
+            held = ahead.there[slot][1][t]
             if t >= 0 and work.plan.settings.pixels == GY_TRANSPOSED:
-                if some.member not in held[t].done:
-                    held[t].done.append(some.member)
-                    load_member(work, feed.tiles[some.index], some.member, held[t].tile, t)
+                if some.member not in held.done:
+                    held.done.append(some.member)
+                    load_member(work, feed.tiles[some.index], some.member, held.tile, t)
                 continue
-            end, own, needed = some.row + 1, one.k, accumulator.k
+            last, own, needed = some.row, one.k[0], accumulator.k
             if t >= 0:
-                end = some.row * rows.stride + (accumulator.r[0] - one.r[0] + accumulator.r[1] - 1) * rows.dilation + 1
-                own, needed = one.c[0], accumulator.c
+                last = some.row * rows.stride + (accumulator.r[0] - one.r[0] + accumulator.r[1] - 1) * rows.dilation
+                own, needed = one.c[0][0], accumulator.c
             for side in sides_of(work.plan.source, work.plan.settings, one, tile, t):
-                (member, members), (c, channels) = side.members, side.channels
-                meets = member <= some.member < member + members
-                meets = meets and own[0] + c < needed[0] + needed[1] and needed[0] < own[0] + c + channels
+                meets = side.meets(some.member, (needed[0] - own, needed[1]))
                 for rows_of_piece in side.pieces(work.geometry.itemsize) if meets else ():
-                    key = member, c, rows_of_piece[0]
-                    if rows_of_piece[0] < end and key not in held[t].done:
-                        held[t].done.append(key)
-                        yield from transposes_of_piece(work, ahead, side, own[0] + c, rows_of_piece, held[t].tile)
+                    key = side.members[0], side.channels[0], rows_of_piece[0]
+                    if rows_of_piece[0] <= last and key not in held.done:
+                        held.done.append(key)
+                        yield from transposes_of_piece(work, ahead, side, own, rows_of_piece, held.tile)
 
 
 def load_member(work, tile, member, x_sbuf, t):
@@ -135,26 +126,30 @@ def load_member(work, tile, member, x_sbuf, t):
         load_x(work, piece, [replace(region, part=part, z=region.z + z, counts=(each, *places))], into, t, one.h)
 
 
-def transposes_of_piece(work, ahead, side, channel, rows, tile_sbuf):
-    """Load and transpose rows (first, count) of a Side into a tile. channel: the first in HBM."""
-    loads, sources = side.loads(rows), []
-    raw = load_piece(work, ahead, side, rows, loads, channel) if loads else None
+def transposes_of_piece(work, ahead, side, own, rows, tile_sbuf):
+    """Load and transpose rows (first, count) of a Side into a tile. own: the tile's first channel in HBM."""
+    loads, sources, filled, (c, channels) = side.loads(rows), [], [], side.channels
+    raw = load_piece(work, ahead, side, rows, loads, own + c) if loads else None
     needed = range(div_ceil(rows[0], side.rows.spacing) * side.rows.spacing, sum(rows), side.rows.spacing)
-    together, bank, filled = rows_of_bank(work, side), None, []
+    together, most = size_of_bank(work, side)
+    bank: Any = None
     for index, row in enumerate(needed):
         # zeros are put around rows before earlier rows are evacuated from PSUM
         for later in needed[len(sources) : index + SLABS - 1]:
             sources.append(source_of(work, ahead, side, raw, rows, later))
-        if together == 1 or sources[index] == None:
-            yield from transposes_of_row(work, ahead, side, row, sources[index], tile_sbuf)
+        if sources[index] == None:
+            zeros = tile_sbuf[:, lines_of(side, row), 0 : side.columns.extent, c : c + channels]
+            nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
             continue
-        bank = bank if filled else next(ahead.banks).view(tile_sbuf.dtype)
-        transpose_into(side, sources[index], bank_of(work, side, bank, together)[:, len(filled)], (0, places_of(side)))
-        filled.append(row)
-        if len(filled) == together or index + 1 == len(needed) or sources[index + 1] == None:
-            evacuate_rows(work, side, filled, bank_of(work, side, bank, together), tile_sbuf)
-            filled = []
-            yield
+        for part in cut(side.places, most):
+            bank = bank if filled else bank_of(work, ahead, side, tile_sbuf.dtype)
+            into = bank[:, len(filled)] if together == 1 else bank[:, len(filled), :, 0]
+            transpose_into(side, sources[index], into, part)
+            filled.append(row)
+            if len(filled) == together or index + 1 == len(needed) or sources[index + 1] == None:
+                evacuate(work, side, filled, part, bank, tile_sbuf)
+                filled = []
+                yield
 
 
 def load_piece(work, ahead, side, rows, loads, channel):
@@ -208,26 +203,24 @@ def row_with_zeros(work, ahead, side, source, blocks):
     return slab
 
 
-def places_of(side):
-    """Places of a row of windows that taps see, a transpose each."""
-    return div_ceil(side.columns.extent, side.columns.spacing)
+def size_of_bank(work, side):
+    """(rows of windows, places of each) whose transposes share a bank: several rows of one member alone."""
+    each = side.members[1] * whole_words(side.channels[1], work.geometry.itemsize) * work.geometry.itemsize
+    rows = min(BANK_BYTES // (side.places * each), TOGETHER // side.places) if side.members[1] == 1 else 1
+    return max(1, rows), BANK_BYTES // each
 
 
-def rows_of_bank(work, side):
-    """Rows of windows, of one member, whose transposes share a bank."""
-    room = places_of(side) * whole_words(side.channels[1], work.geometry.itemsize) * work.geometry.itemsize
-    return max(1, min(BANK_BYTES // room, TOGETHER // places_of(side))) if side.members[1] == 1 else 1
-
-
-def bank_of(work, side, bank, together):
-    """The view [units, rows, places, channels] of a bank for so many rows of one member."""
-    shape = nl.tile_size.pmax, together, places_of(side), whole_words(side.channels[1], work.geometry.itemsize)
-    bank = bank[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
-    return bank[0 : units_in(side), :, :, 0 : side.channels[1]]
+def bank_of(work, ahead, side, dtype):
+    """The view [units, rows, places, members, channels] of the next bank, by `size_of_bank`."""
+    rows, places = size_of_bank(work, side)
+    room = whole_words(side.channels[1], work.geometry.itemsize)
+    shape = nl.tile_size.pmax, rows, min(places, side.places), side.members[1], room
+    bank = next(ahead.banks).view(dtype)[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
+    return bank[0 : side.units, :, :, :, 0 : side.channels[1]]
 
 
 def transpose_into(side, source, bank, places):
-    """Transpose a row of all windows at places (first, count) into the view [units, places, channels] of a bank, or of
+    """Transpose a row of all windows at places (first, count) into a bank's view [units, places, channels], or of
     several members [units, places, members, channels]. source: of `source_of`."""
     (row_sbuf, start), span = source, side.columns
     for index in range(places[1]):
@@ -235,35 +228,16 @@ def transpose_into(side, source, bank, places):
         nisa.nc_transpose(dst=bank[:, index], data=row_sbuf[:, :, :, columns], engine=nisa.engine.tensor)
 
 
-def units_in(side):
-    """Partitions of a tile with a unit of a Side."""
-    return side.count * side.rows.count * side.columns.count
+def lines_of(side, row):
+    """The lines of a tile of a row of windows, one for each member."""
+    return along(side.members[0] * side.rows.extent + row, side.members[1], side.rows.extent)
 
 
-def evacuate_rows(work, side, rows, bank, tile_sbuf):
-    """Evacuate a bank of rows of all windows of one member into a tile."""
-    span, (c, channels) = side.columns, side.channels
-    of_rows = along(side.members[0] * side.rows.extent + rows[0], len(rows), side.rows.spacing)
-    into = tile_sbuf[0 : units_in(side), of_rows, along(0, places_of(side), span.spacing), c : c + channels]
-    copy_balanced(into, bank[:, 0 : len(rows)], work.ledger)
-
-
-def transposes_of_row(work, ahead, side, row, source, tile_sbuf):
-    """Transpose a row of all windows into a tile, or write its zeros. source: of `source_of`."""
-    span, (member, members), (c, channels), extent = side.columns, side.members, side.channels, side.rows.extent
-    rows = along(member * extent + row, members, extent)
-    if source == None:
-        zeros = tile_sbuf[:, rows, 0 : span.extent, c : c + channels]
-        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
-        return
-    units, step, itemsize = units_in(side), span.spacing, work.geometry.itemsize
-    room = whole_words(channels, itemsize)
-    shape = nl.tile_size.pmax, BANK_BYTES // (members * room * itemsize), members, room
-    for first, count in cut(places_of(side), shape[1]):
-        bank = next(ahead.banks).view(tile_sbuf.dtype)
-        bank = bank[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
-        bank = bank[0:units, 0:count, :, 0:channels]
-        transpose_into(side, source, bank, (first, count))
-        into = tile_sbuf[0:units, rows, along(first * step, count, step), c : c + channels]
-        copy_balanced(into, bank.permute((0, 2, 1, 3)), work.ledger)
-        yield
+def evacuate(work, side, rows, places, bank, tile_sbuf):
+    """Evacuate a bank of rows of all windows at places (first, count) into a tile."""
+    (c, channels), (first, count), step = side.channels, places, side.columns.spacing
+    lines, found = lines_of(side, rows[0]), bank[:, 0, 0:count].permute((0, 2, 1, 3))
+    if bank.shape[1] > 1:
+        lines, found = along(lines.start, len(rows), side.rows.spacing), bank[:, 0 : len(rows), 0:count, 0]
+    into = tile_sbuf[0 : side.units, lines, along(first * step, count, step), c : c + channels]
+    copy_balanced(into, found, work.ledger)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...schedules import blocks_candidates, diagonals_candidates, skewed
 from ...schedules.blocks import BlocksSettings, columns_beside, config_unsupported, in_places
-from ...schedules.blocks_schedule import build, gradient_unsupported
+from ...schedules.blocks_schedule import build
 from ...schedules.diagonals import DiagonalsSettings
 from ...schedules.diagonals import build as build_diagonals
 from ...schedules.settings import declarations
@@ -54,8 +54,7 @@ class Blocks(ByBound):
     settings, starts = BlocksSettings, (10, 40)
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
-        refused = config_unsupported(shape.geometry, config, shape.options)
-        if refused or gradient_unsupported(shape.geometry):
+        if config_unsupported(shape.geometry, config, shape.options):
             return []
         bias, given = shape.options, dict(config or ())
         found = blocks_candidates.candidates(shape.target, shape.geometry, given, count, bias)
@@ -119,23 +118,25 @@ class Skewed(ByBound):
         return skewed.build(shape.geometry, self.complete(shape, config))[0]
 
 
+def _of_rows(name: str) -> Callable[..., Any]:
+    """The method of this name of an algorithm's base, asked for the rows' Shape."""
+    return lambda self, shape, *more: getattr(self.base, name)(shape.options, *more)
+
+
 class OfRows(Algorithm):
     """Filter gradients of depthwise rows by an algorithm of depthwise convolutions, for the convolution of x with gy: a
     Shape's options are the Shape of that convolution."""
 
     def __init__(self, base: Algorithm) -> None:
         self.base, self.order = base, base.order
-        for name in ("guesses", "refined", "is_short", "complete", "near", "completed"):
-            setattr(self, name, _of_rows(getattr(base, name)))
+
+    guesses, refined, is_short = _of_rows("guesses"), _of_rows("refined"), _of_rows("is_short")
+    complete, near, completed = _of_rows("complete"), _of_rows("near"), _of_rows("completed")
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         # algorithms without guesses take a matmul a tap, and gy has as many taps as positions
         rows = shape.options
         return self.base.configs(rows, wide) if wide or self.base.guesses(rows) else []
-
-
-def _of_rows(asked: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda shape, *more: asked(shape.options, *more)
 
 
 ALGORITHMS: dict[str, Algorithm] = {"blocks": Blocks(), "diagonals": Diagonals()}
