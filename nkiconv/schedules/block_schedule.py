@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -164,6 +164,12 @@ class Schedule:
         first, n = share(len(self.residents[0].items), cores, core)
         return [one for one in every if first <= one[1] < first + n]
 
+    def operands_of(self, sweep: int, lane: tuple[Part, Part, Part]) -> list[tuple[Sweep, tuple[Part, Part, Part]]]:
+        """(sweep, lane) of a sweep's products with x of a lane, the same for all K tiles; of each X of K packing."""
+        if self.stack is None:
+            return [(self.sweeps[sweep], lane)]
+        return [(one.sweeps[sweep], own) for one, own in self.stack.lanes_of(lane)]
+
     def m_tiles_of(self, steps: list[tuple[int, int]]) -> Iterator[tuple[list[RowTile], Lanes]]:
         """(row tiles of an M tile with lanes in an output tile, the output tile) of some steps, in order."""
         for b, i in steps:
@@ -233,36 +239,26 @@ def size_of(blocks: Along) -> int:
     return math.prod(count for _, count in blocks)
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Outputs of a bank that statistics read together: the first of its sweep's outputs and their number, their blocks
-    along each axis, counted from the bank's first, and the first plane of y of all images."""
-
-    first: int
-    outputs: int
-    blocks: Along
-    plane: int
-
-
-def counted_outputs(sweep: Sweep, lane: tuple[Part, ...], blocks: Along, together: int) -> Iterator[Counted]:
-    """The outputs inside y of blocks, counted from block 0: `together` at once if all of them have the same blocks,
-    else one by one."""
-    for first in range(0, len(sweep.outputs), together):
-        each = [_counted(lane, blocks, sweep.outputs[at], at) for at in range(first, first + together)]
-        if len({one.blocks for one in each}) == 1:
-            each = [replace(each[0], outputs=together)]
-        yield from (one for one in each if size_of(one.blocks) > 0)
-
-
-def _counted(lane: tuple[Part, ...], blocks: Along, output: tuple[int, int, int], at: int) -> Counted:
-    found = []
-    for part, (first, count), f in zip(lane, blocks, output, strict=True):
-        m, mn = part.blocks_of(f, in_y=True)
-        low = max(first, m)
-        found.append((low - first, max(0, min(first + count, m + mn) - low)))
+def counted_outputs(
+    sweep: Sweep, lane: tuple[Part, ...], blocks: Along, together: int
+) -> Iterator[tuple[int, int, Along, int]]:
+    """(first output of the sweep, number, blocks counted from the bank's first, first plane of y of all images) of the
+    outputs inside y that statistics read together: `together` if all of them have the same blocks, else one by one."""
     planes = lane[0]
-    plane = planes.axis.origin + (blocks[0][0] + found[0][0]) * planes.axis.step + output[0]
-    return Counted(at, 1, tuple(found), planes.image * planes.axis.out + plane)
+    for first in range(0, len(sweep.outputs), together):
+        each = []
+        for output in sweep.outputs[first : first + together]:
+            found = []
+            for part, (start, count), f in zip(lane, blocks, output, strict=True):
+                m, mn = part.blocks_of(f, in_y=True)
+                low = max(start, m)
+                found.append((low - start, max(0, min(start + count, m + mn) - low)))
+            each.append(tuple(found))
+        alike = len(set(each)) == 1
+        for at, there in enumerate(each[:1] if alike else each, first):
+            plane = planes.axis.origin + (blocks[0][0] + there[0][0]) * planes.axis.step + sweep.outputs[at][0]
+            if size_of(there) > 0:
+                yield at, together if alike else 1, there, planes.image * planes.axis.out + plane
 
 
 def places_of(lane: tuple[Part, ...], blocks: Along) -> Along:
@@ -309,26 +305,17 @@ def items_of_groups(geometry: Geometry, axes: tuple[BlockAxis, ...], lanes: int,
             n_images += 1
         elif n_blocks < M:
             n_blocks += 1
-    whole = part_of(columns, 0, 0, J)
-    of_planes = cache(partial(part_of, planes))
+    whole, of_planes = part_of(columns, 0, 0, J), cache(partial(part_of, planes))
     of_rows_at = cache(partial(part_of, rows, 0, whole=True))
-
-    def lanes_of(own: list[tuple[int, tuple[int, int]]], zn: int) -> Lanes:
-        """Lanes of (first block of planes, blocks of rows), with `zn` blocks of planes each."""
-        return tuple((of_planes(*divmod(z, planes.blocks), zn), of_rows_at(*m), whole) for z, m in own)
-
-    for z0, zn in cut_planes(total, planes.images, n_images):
-        for m0, mn in cut_into(M, n_blocks):
-            if of_rows:
-                own = [(z0, (m0 + m, n)) for m, n in cut_into(mn, min(mn, lanes))]
-                yield lanes_of(own, 1)
-                continue
-            each = zn // lanes
-            if each > 0:
-                yield lanes_of([(z0 + lane * each, (m0, mn)) for lane in range(lanes)], each)
-            if zn > each * lanes:
-                own = [(z, (m0, mn)) for z in range(z0 + each * lanes, z0 + zn)]
-                yield lanes_of(own, 1)
+    for (z0, zn), (m0, mn) in itertools.product(cut_planes(total, planes.images, n_images), cut_into(M, n_blocks)):
+        each, rows_at = zn // lanes, cut_into(mn, min(mn, lanes) if of_rows else 1)
+        end = z0 + each * lanes
+        for n, own in ((each, range(z0, end, max(1, each))), (1, range(end, z0 + zn))):
+            if own:
+                places = itertools.product(own, rows_at)
+                yield tuple(
+                    (of_planes(*divmod(z, planes.blocks), n), of_rows_at(m0 + m, k), whole) for z, (m, k) in places
+                )
 
 
 def items_of_phases(axes: tuple[BlockAxis, ...], sizes: Sequence[int], segments: Sequence[int]) -> Iterator[Lanes]:

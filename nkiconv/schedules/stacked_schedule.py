@@ -214,7 +214,7 @@ class Stack:
             plain_axis(self.width, columns.out, columns.stride),
         )
 
-    @property
+    @cached_property
     def sweeps(self) -> tuple[Sweep, ...]:
         """Products of row v of blocks, by plane of taps, group of columns of taps and block of rows; those that are
         valid at all outputs are first."""
@@ -308,13 +308,6 @@ class Stack:
                         found.append(XBox(d, low, high, moved, b, bn, m, 1))
             yield m0 + begin, m0 + end, found
             begin = end
-
-    def num_loads(self, lane: tuple[BlockPart, ...]) -> int:
-        """Loads of an output tile's X, as `x_pieces` lists them for all but the first."""
-        m0, mn = lane[1].x0, lane[1].xn
-        first, end = self.whole_blocks(m0, mn)
-        others = sum(self.rows_held(m)[1] > 0 for m in (*range(m0, first), *range(max(end, m0), m0 + mn)))
-        return (others + (first < end)) * sum(low < high for low, high, _ in self.spans(lane[2].x0))
 
     # filters of one group: Z [(u, k), (c, plane), rows of the window, columns of taps]
 

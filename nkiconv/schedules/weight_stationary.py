@@ -140,17 +140,13 @@ PHASES = {name for name in declarations(PhasesSettings) if name != "warmup"}
 @functools.lru_cache(maxsize=PLANS_KEPT)
 def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedule | None, str]:
     """(Schedule, "") of complete settings, or (None, unsupported reason)."""
-    reserved = prologue_bytes(options.prologue, geometry, geometry.planes.size)
-    made: Schedule | None
+    reserved, num_bytes = prologue_bytes(options.prologue, geometry, geometry.planes.size), sbuf_bytes
     if isinstance(settings, PackedSettings):
         reserved += m_packing.statistics_bytes(geometry, options)
         made, num_bytes = m_packing.build_packed(geometry, settings), m_packing.packed_bytes
     elif isinstance(settings, GroupsSettings):
         reserved += m_packing.block_statistics_bytes(geometry, options, P_MAX)
-        made, num_bytes = _of_groups(geometry, settings), sbuf_bytes
-        every = [replace(made, buffers=count) for count in range(GROUPS_X_BUFFERS, X_BUFFERS, -1)] if made else []
-        fits = (one for one in every if fits_sbuf(num_bytes(geometry, one, options.residual) + reserved))
-        made = next(fits, made)
+        made = _of_groups(geometry, settings)
     else:
         if reason := _packing_reason(geometry, options, settings):
             return None, reason
@@ -159,10 +155,13 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
         if reason := too_many_tiles(f"C={geometry.C}, K={geometry.K}: {ALGORITHM}", tiles):
             return None, reason
         reserved += m_packing.block_statistics_bytes(geometry, options, settings.m_tile(geometry.K))
-        made, num_bytes = _of_phases(geometry, settings), sbuf_bytes
-    if made is None or not fits_sbuf(num_bytes(geometry, made, options.residual) + reserved):
-        return None, str(settings.memory_unsupported(geometry))
-    return made, ""
+        made = _of_phases(geometry, settings)
+    every = [] if made is None else [made]
+    if made is not None and made.gathers:
+        every = [replace(made, buffers=count) for count in range(GROUPS_X_BUFFERS, X_BUFFERS - 1, -1)]
+    fits = (one for one in every if fits_sbuf(num_bytes(geometry, one, options.residual) + reserved))
+    made = next(fits, None)
+    return made, "" if made else str(settings.memory_unsupported(geometry))
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:

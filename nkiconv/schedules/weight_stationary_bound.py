@@ -137,7 +137,8 @@ class Bound:
         each.dma = self.y_ns(tile, lanes, row_tiles)
         loads = 0
         if self.stack is not None:  # a DMA for each shift, and for each block partly outside x
-            loads = sum(one.num_loads(own) for one, own in self.stack.lanes_of(lane))
+            every = (one.x_pieces(own, False) for one, own in self.stack.lanes_of(lane))
+            loads = sum(len(found) for pieces in every for *_, found in pieces)
             loads *= 1 if self.stack.diagonal else lane[0].xn
         return Work(
             each, Busy(dma=self.x_ns(tile, lanes), issued=loads * target.static_issue_ns), max(1, banks.total())

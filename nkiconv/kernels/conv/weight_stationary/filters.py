@@ -68,12 +68,6 @@ class PhaseFilters(nl.NKIObject):
         raw_sbuf = self.made[tile[0], k_tile][0]
         return raw_sbuf[:, :, product.index]
 
-    def start(self, residents):
-        """Start nothing: `load` loads all that is needed."""
-
-    def prepare(self):
-        """Prepare nothing."""
-
     def make(self, tiles):
         """Compose a weight-resident group's shared stationaries: [(segment, c), place, columns]."""
         for tile in tiles if self.schedule.packs else []:
@@ -166,8 +160,11 @@ class GroupFilters(nl.NKIObject):
             self.spreads[tile[0]] = found = []
             for index, raw_sbuf in enumerate(loaded):
                 taps_sbuf = turn_forwards(raw_sbuf) if self.geometry.flipped else raw_sbuf
-                for block in self.blocks:
-                    found.append((index, block, taps_sbuf if self.alone else self._spread(taps_sbuf, block)))
+                parts, each, R, S = taps_sbuf.shape
+                for r0, rn, s0, sn in self.blocks:
+                    first = r0 * S + s0
+                    own = taps_sbuf.reshape((parts, each, R * S))[:, :, first : first + rn * sn].permute((0, 2, 1))
+                    found.append((index, (r0, rn, s0, sn), own if self.alone else self._spread(own)))
 
     def make(self, tiles):
         """Make the stationaries of a weight-resident group, one M tile, in the next buffer: [(row tile, c), place, (uw,
@@ -177,9 +174,8 @@ class GroupFilters(nl.NKIObject):
         self.count += 1
         if tile not in self.spreads:
             self.prepare()
-        for index, block, taps_sbuf in self.spreads.pop(tile):
+        for index, block, taps in self.spreads.pop(tile):
             first = index * self.together * self.schedule.rows
-            taps = self._of_block(taps_sbuf, block) if self.alone else taps_sbuf
             if not self.by_input:
                 taps = self._transposed_alone(taps) if self.alone else self._transposed(taps)
             self._place(filters_sbuf, taps, first, block)
@@ -248,20 +244,13 @@ class GroupFilters(nl.NKIObject):
             if own.shape == src.shape:
                 src = dst
 
-    def _of_block(self, raw_sbuf, block):
-        """A view [partitions, taps, n] of a block of filters [partitions, n, r, s]."""
-        (parts, each, R, S), (r0, rn, s0, sn) = raw_sbuf.shape, block
-        first = r0 * S + s0
-        return raw_sbuf.reshape((parts, each, R * S))[:, :, first : first + rn * sn].permute((0, 2, 1))
-
-    def _spread(self, raw_sbuf, block):
-        """Weights of a block in SBUF: [(row tile, k), tap, (row tile, c)], k's at the channels of its group, zero
-        elsewhere; by input [(row tile, c), tap, (group, k)], c's at its group."""
-        raw = self._of_block(raw_sbuf, block).expand_dim(2)
-        parts, taps, _, each = raw.shape
+    def _spread(self, raw):
+        """Weights [partitions, taps, n] of a block in SBUF: [(row tile, k), tap, (row tile, c)], k's at the channels of
+        its group, zero elsewhere; by input [(row tile, c), tap, (group, k)], c's at its group."""
+        parts, taps, each = raw.shape
         _, times, groups = self.mask_sbuf.shape
         width = groups * each if self.by_input else self.schedule.rows
-        spread_sbuf = nl.ndarray((parts, taps, times * width), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+        spread_sbuf = nl.ndarray((parts, taps, times * width), dtype=raw.dtype, buffer=nl.sbuf)
         mask_sbuf = self.mask_sbuf.reshape((self.mask_sbuf.shape[0], times * groups))
         if groups * each < width:
             nisa.memset(dst=spread_sbuf, value=0.0, engine=nisa.engine.gpsimd)
@@ -273,7 +262,7 @@ class GroupFilters(nl.NKIObject):
             mask = mask_sbuf[0:parts, index * groups : (index + 1) * groups].expand_dim(1).broadcast(1, taps)
             nisa.tensor_tensor(
                 dst=own_sbuf.reshape((parts, taps, groups, each)),
-                data1=raw.broadcast(2, groups),
+                data1=raw.expand_dim(2).broadcast(2, groups),
                 data2=mask.expand_dim(3).broadcast(3, each),
                 op=nl.multiply,
             )
@@ -323,7 +312,8 @@ class Residents(nl.NKIObject):
 
     def make_first(self):
         """Make the stationaries of the first group."""
-        self.filters.start(len(self.order))
+        if self.ahead > 0:
+            self.filters.start(len(self.order))
         self._make(1)
 
     def make_until(self, index, place):
@@ -353,7 +343,8 @@ class Residents(nl.NKIObject):
             self.filters.make(self.schedule.residents[self.order[self.made]].tiles)
             self.made += 1
             self._load(self.made + self.ahead)
-            self.filters.prepare()
+            if self.ahead > 0:
+                self.filters.prepare()
 
 
 class StackedResidents(Residents):

@@ -22,6 +22,7 @@ Pseudocode, of one core; `schedules/weight_stationary.py` has the formula, `sche
         store y
 """
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,8 +54,8 @@ from .shift_and_add import ShiftAndAdd
 
 @dataclass
 class Sums(nl.NKIObject):
-    """The accumulator of a row tile for a bank: its blocks, Products in order; started: whether it holds sums; rest:
-    Products of the second X of K packing."""
+    """The accumulator of a row tile for a bank: its blocks; (sweep, lane, Products in order) of each K tile; started:
+    whether it holds sums."""
 
     psum: object
     blocks: tuple
@@ -62,7 +63,6 @@ class Sums(nl.NKIObject):
     started: bool
     #: the first products, which write where no other has
     fresh: int = 0
-    rest: list = ()
 
 
 class Core:
@@ -114,12 +114,10 @@ class Core:
             self.inputs.copy_held(index + (2 if len(banks) == 1 else 1 if first + 2 >= len(banks) else 0))
             some = banks[first : first + n]
             every = [[self.new_sums(one, lanes, bank) for one in tile] for bank in some]
-            for k_tile in range(len(schedule.k_tiles)):
+            for k_tile in range(len(x)):
                 for bank, sums in zip(some, every, strict=True):
-                    self.add_products(tile, lanes, bank.sweep, x, sums, k_tile)
+                    self.add_products(tile, bank.sweep, x, sums, k_tile)
             for bank, sums in zip(some, every, strict=True):
-                if schedule.stack != None and schedule.stack.rest != None:
-                    self.add_rest(tile[0], lanes[0], bank.sweep, x[1], sums[0])
                 for place, one in enumerate(sums):
                     if one != None:
                         self.evacuate_bank(tile, place, lanes, bank, one, biases[place])
@@ -138,32 +136,29 @@ class Core:
             return None
         counts = [count for _, count in blocks]
         psum, started = accumulator(self.warm, (schedule.width(row_tile.kn), *counts))
-        found = covering_first(products_met(sweep, lane, blocks), *counts)
+        operands = schedule.operands_of(bank.sweep, lane)
+        (_, _, found), *others = [(own, seen, products_met(own, seen, blocks)) for own, seen in operands]
+        found = covering_first(found, *counts)
         # later K tiles would issue the cut products too
         if schedule.shift != None and schedule.shift.groups > 1 and len(schedule.k_tiles) == 1:
             found, fresh = fresh_first(found, blocks, schedule.shift.groups)
             if fresh > 0:
-                return Sums(psum, blocks, found, started, 0 if started else fresh)
+                return Sums(psum, blocks, [(sweep, lane, found)], started, 0 if started else fresh)
         if not started and (len(found) == 0 or not is_whole(found[0], *counts)):
             zero_sums(psum, self.zeros_sbuf)
             started = True
-        made = Sums(psum, blocks, found, started)
-        if schedule.stack != None and schedule.stack.rest != None:
-            rest, seen = schedule.stack.lanes_of(lane)[1]
-            made.rest = products_met(rest.sweeps[bank.sweep], seen, blocks)
-        return made
+        return Sums(psum, blocks, [(sweep, lane, found), *others] * len(schedule.k_tiles), started)
 
-    def add_products(self, tile, lanes, sweep, x, every, k_tile):
+    def add_products(self, tile, sweep, x, every, k_tile):
         """Add the products of a K tile to the sums of each row tile of a bank; the row tiles work in parallel."""
         schedule = self.schedule
-        longest = max(len(sums.products) if sums != None else 0 for sums in every)
-        x_sbuf = of_array(x[k_tile], self.operands) if longest > 0 else None
-        for which in range(longest):
-            for row_tile, sums in zip(tile, every, strict=True):
-                if sums == None or which >= len(sums.products):
+        met = (sums.products[k_tile][2] if sums != None else () for sums in every)
+        for which, products in enumerate(itertools.zip_longest(*met)):
+            for row_tile, sums, product in zip(tile, every, products, strict=True):
+                if product == None:
                     continue
-                product, lane = sums.products[which], lanes[row_tile.lane]
-                place = schedule.sweeps[sweep].products[product.group]
+                own, lane, _ = sums.products[k_tile]
+                place, x_sbuf = own.products[product.group], of_array(x[k_tile], self.operands)
                 stationary = self.residents.filters.stationary(tile, k_tile, sweep, row_tile, place)
                 parts = (row_tile.first, stationary.shape[0])
                 dst = sums_met(sums.psum, product, [first for first, _ in sums.blocks])
@@ -172,16 +167,6 @@ class Core:
                 side = row_tile.first // schedule.rows, nl.tile_size.pmax // schedule.rows
                 multiply(dst, of_array(stationary, self.operands), moving, adds, side)
                 sums.started = True
-
-    def add_rest(self, row_tile, lane, sweep, x, sums):
-        """Add the products of the second X of K packing to the sums of the first."""
-        rest, seen = self.schedule.stack.lanes_of(lane)[1]
-        for product in sums.rest:
-            place, firsts = rest.sweeps[sweep].products[product.group], [part.x0 for part in seen]
-            stationary = self.residents.filters.stationary(None, 1, sweep, row_tile, place)
-            dst = sums_met(sums.psum, product, [first for first, _ in sums.blocks])
-            moving = elements_met(of_array(x, self.operands), (0, stationary.shape[0]), product, firsts)
-            multiply(dst, of_array(stationary, self.operands), moving, True, (0, 1))
 
     def evacuate_bank(self, tile, index, lanes, bank, sums, bias_sbuf):
         """Evacuate an accumulator to its places in the results: one packed output after the other, or the rows of a

@@ -38,30 +38,22 @@ class PackedFilters(nl.NKIObject):
                 k_tiles = own[first : first + count]
                 self.loaded.append((k_tiles, self._by_input(*k_tiles) if self.by_input else self._by_output(k_tiles)))
 
-    def start(self, residents):
-        """Zeroed stationaries [c, (plane, row of x), g, t, slot] for each K tile."""
-        geometry, schedule, shift = self.geometry, self.schedule, self.schedule.shift
-        rows = geometry.planes.taps * schedule.axes[1].window
+    def make(self, tiles):
+        """Transpose loaded filters, and copy them to their places in zeroed stationaries [c, (plane, row of x), g, t,
+        slot]."""
+        K, schedule, shift, w_dtype = self.geometry.K, self.schedule, self.schedule.shift, self.operands.w_dtype
+        rows, zeroed = self.geometry.planes.taps * schedule.axes[1].window, []
         for k_tile in range(len(schedule.k_tiles)):
             shape = (self._parts(k_tile), rows, shift.groups, shift.T, schedule.slot)
-            self.made.append(nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf))
-            clear_words(self.made[-1], nisa.engine.vector if k_tile % 2 == 0 else nisa.engine.gpsimd)
-
-    def prepare(self):
-        """Prepare nothing: nothing is loaded ahead."""
-
-    def make(self, tiles):
-        """Transpose loaded filters, and copy them to their places."""
-        K = self.geometry.K
+            zeroed.append(nl.ndarray(shape, dtype=w_dtype, buffer=nl.sbuf))
+            clear_words(zeroed[-1], nisa.engine.vector if k_tile % 2 == 0 else nisa.engine.gpsimd)
         for k_tiles, raw_sbuf in self.loaded:
             taps_sbuf = self._by_taps(raw_sbuf)
             for index, k_tile in enumerate(k_tiles):
                 own_sbuf = taps_sbuf[0 : self._parts(k_tile), :, :, index * K : (index + 1) * K]
-                for u in range(self.schedule.shift.U):
-                    self._place(self.made[k_tile], own_sbuf, u)
-        for k_tile, made_sbuf in enumerate(self.made):
-            parts, rows, groups, T, slot = made_sbuf.shape
-            self.made[k_tile] = made_sbuf.reshape((parts, rows * groups, T * slot))
+                for u in range(shift.U):
+                    self._place(zeroed[k_tile], own_sbuf, u)
+        self.made = [one.reshape((one.shape[0], rows * shift.groups, shift.T * schedule.slot)) for one in zeroed]
 
     def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary of a product of a row tile: [c, (t, u, k)]."""
@@ -145,9 +137,8 @@ class PackedFilters(nl.NKIObject):
         columns of taps."""
         (parts, _, S, K), T, rows = taps_sbuf.shape, self.schedule.shift.T, self.schedule.axes[1]
         met = rows.places_met(u, 0, self.geometry.rows.taps, 0)
-        for t, (g, (s, count)) in itertools.product(range(self.geometry.planes.taps), enumerate(cut_at(S, T))):
-            if met is None:
-                continue
+        planes = range(self.geometry.planes.taps if met is not None else 0)
+        for t, (g, (s, count)) in itertools.product(planes, enumerate(cut_at(S, T))):
             src = taps_sbuf[:, t * self.geometry.rows.taps :][:, met[0], s : s + count]
             dst = made_sbuf[0:parts, t * rows.window :][:, met[1], g, 0:count, u * K : u * K + K]
             copy_balanced(dst, src, self.ledger)

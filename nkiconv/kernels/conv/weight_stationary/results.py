@@ -293,8 +293,8 @@ def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
             if slot is not None:
                 # all outputs in PSUM in one statistics call, else those that are evacuated together
                 together = len(sweep.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
-                for one in counted_outputs(sweep, lane, blocks, together):
-                    visits.append((columns_of(schedule, row_tile), one.plane, one.blocks[0][1]))
+                for _, _, (planes, _, _), plane in counted_outputs(sweep, lane, blocks, together):
+                    visits.append((columns_of(schedule, row_tile), plane, planes[1]))
             elif size_of(blocks) > 0 and any(rows_of_bank(schedule, sweep, blocks[1], geometry.rows.out)):
                 visits.append((columns_of(schedule, row_tile), *planes_of_bank(sweep, lane, blocks)))
     columns = {one.k0: columns_of(schedule, one) for tile in tiles for one in tile}
@@ -360,10 +360,10 @@ def add_outputs(core, place, first, together, offsets, values, bias):
     """Take statistics of `together` outputs of a block, from `first` on: values [(output, k), planes, rows, columns] of
     blocks of their bank."""
     (row_tile, lane, sweep, blocks), slot = place, core.schedule.slot
-    for one in counted_outputs(sweep, lane, blocks, together):
-        if first <= one.first < first + together:
-            at = (one.first - first) * slot
-            parts = slice(at, min(at + one.outputs * slot, values.shape[0]))
-            where = [slice(at - off, at - off + n) for (at, n), off in zip(one.blocks, offsets, strict=True)]
-            columns = Columns(row_tile.k0, row_tile.kn, one.outputs)
-            core.statistics.add(columns, values[(parts, *where)], one.plane, one.blocks[1][1], bias)
+    for output, outputs, places, plane in counted_outputs(sweep, lane, blocks, together):
+        if first <= output < first + together:
+            at = (output - first) * slot
+            parts = slice(at, min(at + outputs * slot, values.shape[0]))
+            where = [slice(at - off, at - off + n) for (at, n), off in zip(places, offsets, strict=True)]
+            columns = Columns(row_tile.k0, row_tile.kn, outputs)
+            core.statistics.add(columns, values[(parts, *where)], plane, places[1][1], bias)
