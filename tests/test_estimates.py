@@ -177,6 +177,20 @@ def test_core_1_takes_no_more_than_both_cores(operation):
         assert core_us(launch, Rates(), 50_000) <= 1.06 * both_cores_us(launch), problem
 
 
+@pytest.mark.parametrize("extents", [{"C": 64, "W": 28, "K": 128}, {"C": 8, "W": 24, "K": 8, "groups": 4}])
+def test_both_cores_have_equally_many_rows_of_an_image(extents):
+    """24 rows of which 21 fill a bank, and 28 of 18: core 1, which an estimate times, had the rest alone."""
+    problem = ConvProblem(N=1, H=extents["W"], R=3, S=3, padding=((1, 1), (1, 1)), **extents)
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    launch = launch_of(
+        problem,
+        "implicit_gemm",
+        operation.complete("implicit_gemm", operation.shape(request, Rates()), (("shard", "channels"),)),
+    )
+    assert core_us(launch, Rates(), None) > 0.97 * both_cores_us(launch)
+
+
 def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
     """A setting counts those of both places: each wait may take all, not both together."""
     monkeypatch.setattr(clock.Probe, "fill", lambda *_: WARM_UP_MAX)
