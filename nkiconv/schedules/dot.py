@@ -31,10 +31,8 @@ COLUMNS_MAX = 64
 WARM_UP, MANY_ROWS = 24, 1024
 #: Buffers of rows as loaded.
 BUFFERS = 4
-#: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
+#: Bytes a partition of SBUF for rows as loaded and transposed slots; sums and products take the rest.
 DOT_SBUF_BYTES = 180_000
-#: Most bytes a partition of transposed filters that stay in SBUF for all images of a tile.
-KEPT_BYTES = 65_536
 #: ns from the first load to the first sums and from the last sums to the end of the last store.
 ENDS_NS = 5000.0
 
@@ -88,7 +86,6 @@ class DotSchedule:
     lag_blocks: int = 1
     x_length: int = 0  # positions of x in one chunk, as loaded
     w_length: int = 0  # taps of w in one chunk, as loaded
-    keep: bool = False  # whether transposed filters stay in SBUF for all images
 
 
 @dataclass(frozen=True)
@@ -130,36 +127,29 @@ def build(geometry: RowGeometry, options: Options, settings: DotSettings) -> Dot
     lags, most = div_ceil(geometry.Q, spread), div_ceil(div_ceil(geometry.S, tap_phases), P_MAX)
     plan = DotSchedule(settings.warmup, tap_phases, spread, min(spread, geometry.Q))
     plan = _with_block(plan, min(settings.block, most), lags)
-    padded, slots = plan.lag_blocks * plan.lags, min(most, settings.slots)
-    # three filters in flight, or, with several images, kept filters
-    for filters, room in ((3, DOT_SBUF_BYTES), (0, DOT_SBUF_BYTES - KEPT_BYTES))[: 1 + (geometry.N > 1)]:
-        fixed = held_bytes(geometry, plan, 0, padded, filters)
-        slots = min(slots, (room - fixed) // (held_bytes(geometry, plan, 1, padded, filters) - fixed))
+    fixed = held_bytes(geometry, plan, 0)
+    slots = min(most, settings.slots, (DOT_SBUF_BYTES - fixed) // (held_bytes(geometry, plan, 1) - fixed))
     if slots > 0:
         chunks = div_ceil(most, slots)
         slots = div_ceil(most, chunks)
-        keep = chunks * slots * P_MAX * tap_phases * geometry.itemsize <= KEPT_BYTES
-        plan = replace(plan, slots=slots, chunks=chunks, keep=keep)
-        plan = _with_block(plan, min(plan.taps, slots), lags)
-    x_length, w_length = lengths_of(geometry, plan, max(1, plan.slots), plan.lag_blocks * plan.lags)
+        plan = _with_block(replace(plan, slots=slots, chunks=chunks), min(plan.taps, slots), lags)
+    x_length, w_length = lengths_of(geometry, plan, max(1, plan.slots))
     return replace(plan, x_length=x_length, w_length=w_length)
 
 
-def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int) -> tuple[int, int]:
+def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int) -> tuple[int, int]:
     """(positions of x, taps of w) of the slots of a chunk."""
-    reach = geometry.stride * plan.spread * (P_MAX * slots + lags - 2)
+    reach = geometry.stride * plan.spread * (P_MAX * slots + plan.lag_blocks * plan.lags - 2)
     reach += geometry.stride * (plan.column_phases - 1) + geometry.dilation * (plan.tap_phases - 1)
     return reach + 1, plan.tap_phases * P_MAX * slots
 
 
-def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, filters: int) -> int:
-    """Bytes a partition of rows as loaded, transposed slots of x and `filters` transposed filters."""
-    lengths = lengths_of(geometry, plan, slots, lags)
-    of_slot = plan.tap_phases * P_MAX * geometry.itemsize
-    of_x = lengths[0] * geometry.itemsize
-    of_x += gate_bytes(geometry, of_x)
-    loaded = BUFFERS * (of_x + lengths[1] * geometry.itemsize)
-    return loaded + (3 * (slots + lags) * plan.column_phases + filters * slots) * of_slot
+def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int) -> int:
+    """Bytes a partition of rows as loaded, and of transposed slots of x and w of three units."""
+    of_x, of_w = (length * geometry.itemsize for length in lengths_of(geometry, plan, slots))
+    loaded = BUFFERS * (of_x + gate_bytes(geometry, of_x) + of_w)
+    transposed = (slots + plan.lag_blocks * plan.lags) * plan.column_phases + slots
+    return loaded + 3 * transposed * plan.tap_phases * P_MAX * geometry.itemsize
 
 
 def _with_block(plan: DotSchedule, most: int, phase_lags: int) -> DotSchedule:
@@ -212,8 +202,7 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target:
     fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
     tiles = sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
     units, groups = div_ceil(tiles, PARTS) * plan.chunks, min(plan.taps, geometry.C)
-    filters, products = plan.tap_phases * plan.slots / (geometry.N if plan.keep else 1), groups * blocks * window
-    slots = filters + plan.column_phases * plan.tap_phases * x_slots(plan)
+    products, slots = groups * blocks * window, plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
     matmul_ns = max(target.matmul_columns_min, window * plan.channels) * column_ns + target.matmul_ns
     transposes_ns = slots * transpose_ns(target, geometry)

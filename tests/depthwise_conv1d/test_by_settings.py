@@ -75,7 +75,7 @@ DOT = [
     #   why                               N    C     W     S  stride  pad        dil
     Row("four lags", 1, 40, 520, 517),
     Row("odd channels, padded", 1, 37, 300, 290, 1, (3, 2)),
-    Row("images share filters", 3, 5, 600, 590),
+    Row("images", 3, 5, 600, 590),
     Row("one channel", 1, 1, 700, 690, 1, (1, 2)),
     Row("one channel, images", 7, 1, 140, 138),
     Row("two chunks of taps", 1, 20, 8300, 8290),
@@ -167,7 +167,7 @@ def _rows():
             yield from (("banded", row_of(BANDED, why), config) for config in configs)
     yield from (("banded", one, config) for one, config in FILTERS_AGAIN)
     yield from (("dot", one, None) for one in DOT)
-    of_dot = (row_of(DOT, why) for why in ("four lags", "stride", "images share filters", "two chunks of taps"))
+    of_dot = (row_of(DOT, why) for why in ("four lags", "stride", "images", "two chunks of taps"))
     yield from (("dot", one, config) for one, config in zip(of_dot, DOT_SETTINGS, strict=True))
     yield from (("update", one, engine) for one in UPDATE for engine in (TENSOR, VECTOR))
     whys = "several chunks", "odd channels", "image tiles", "a load of one group's filters"

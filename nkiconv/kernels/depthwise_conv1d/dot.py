@@ -106,8 +106,7 @@ def run_units(tensors, geometry, options, plan, units):
 @dataclass
 class DotRun:
     """A core's units, and their rows in flight: x_tiles, w_tiles: SBUF [128, length] in rotation, for rows of x with
-    those of its factor, and for rows of w; loaded: (x, w, pending products of x) of each loaded unit, None once its
-    rows are transposed; w is None if its filter is kept; filters: transposed, by chunk."""
+    those of its factor, and for rows of w; loaded: (x, w, pending products of x) of each loaded unit."""
 
     tensors: RowTensors
     geometry: RowGeometry
@@ -117,7 +116,6 @@ class DotRun:
     x_tiles: list = field(default_factory=list)
     w_tiles: list = field(default_factory=list)
     loaded: list = field(default_factory=list)
-    filters: dict = field(default_factory=dict)
 
 
 def start_dot(tensors, geometry, options, plan, units):
@@ -137,13 +135,10 @@ def load_ahead(run):
     index, geometry, plan, tensors = len(run.loaded), run.geometry, run.plan, run.tensors
     if index == len(run.units):
         return
-    unit, buffer, w_sbuf = run.units[index], index % len(run.x_tiles), None
+    unit, buffer = run.units[index], index % len(run.x_tiles)
     # the first tap of a chunk, counted by phases
     tap = unit.chunk * plan.slots * nl.tile_size.pmax
-    # else its transposed filter is in SBUF from the image before
-    if unit.n == 0 or index < plan.chunks or not plan.keep:
-        w_sbuf = run.w_tiles[buffer]
-        load_lines(plan, unit, w_sbuf, [tensors.w], tap * plan.tap_phases, plan.w_length)
+    load_lines(plan, unit, run.w_tiles[buffer], [tensors.w], tap * plan.tap_phases, plan.w_length)
     start = geometry.stride * plan.spread * tap - geometry.pad_left
     end = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1 - geometry.pad_left
     for source, x_sbuf in zip(tensors.sources, run.x_tiles[buffer]):
@@ -151,7 +146,7 @@ def load_ahead(run):
         load_lines(plan, unit, x_sbuf, parts, start, min(plan.x_length, end - start))
     rows = unit.groups * plan.channels
     gates = tensors.gates([x_sbuf[0:rows, 0 : plan.x_length] for x_sbuf in run.x_tiles[buffer]])
-    run.loaded.append((run.x_tiles[buffer][0], w_sbuf, gates))
+    run.loaded.append((run.x_tiles[buffer][0], run.w_tiles[buffer], gates))
 
 
 def load_lines(plan, unit, tile_sbuf, parts, start, length):
@@ -183,13 +178,10 @@ def next_rows(run, index, moves):
     unit = run.units[index]
     x_rows, w_rows, gates = run.loaded[index]
     finish_gates(gates, None)
-    run.loaded[index] = None
     phases = range(plan.tap_phases)
     x_firsts = [stride * m + dilation * r for m in range(plan.column_phases) for r in phases]
-    if w_rows is not None:
-        run.filters[unit.chunk] = slot_moves(moves, plan, unit, w_rows, phases, plan.slots, plan.tap_phases)
-    x_sbuf = slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread)
-    return x_sbuf, run.filters[unit.chunk]
+    w_sbuf = slot_moves(moves, plan, unit, w_rows, phases, plan.slots, plan.tap_phases)
+    return slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread), w_sbuf
 
 
 def sum_taps(run, unit, w_rows, parts_sbuf):
