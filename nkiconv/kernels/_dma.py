@@ -80,3 +80,21 @@ def store_to_rows(src, hbm, pattern, offset, indices):
     """Store a view of SBUF to rows of HBM by indices, as `load_from_rows`; rows that do not exist are skipped."""
     dst = hbm.ap(pattern=pattern, offset=offset, vector_offset=indices, indirect_dim=0)
     nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip)
+
+
+class Feed:
+    """Tiles in the order of their use, and a circular buffer for them; load(feed, index) starts the loads of a tile;
+    loaded: the number of tiles whose loads have started."""
+
+    def __init__(self, tiles, buffers, load):
+        self.tiles, self.buffers, self.load, self.loaded = tiles, buffers, load, 0
+
+    def of(self, index):
+        """The buffer of a tile."""
+        return self.buffers[index % len(self.buffers)]
+
+    def until(self, end):
+        """Start the loads of tiles up to number `end`, exclusive."""
+        while self.loaded < min(end, len(self.tiles)):
+            self.load(self, self.loaded)
+            self.loaded += 1

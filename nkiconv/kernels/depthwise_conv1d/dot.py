@@ -24,19 +24,14 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from ..._nki import nisa, nl
 from ...schedules.channels import row_runs
 from ...schedules.depthwise import Options, RowGeometry
-from ...schedules.dot import (
-    BUFFERS,
-    DotSchedule,
-    steps_of,
-    tiles,
-    window_of,
-    x_slots,
-)
+from ...schedules.dot import BUFFERS, DotSchedule, steps_of, tiles, window_of, x_slots
 from ...schedules.tiles import BANK_BYTES, BANK_COLUMNS, cut, cut_at, some_of
+from .._dma import Feed
 from .._engines import itemsize_of
 from .._epilogue import evacuate
 from .._masks import constant, keep_equal
@@ -57,24 +52,43 @@ def dot(tensors, geometry, options, plan):
     units = [replace(tile, chunk=chunk) for tile in every for chunk in range(plan.chunks)]
     if units:
         warm_up(warm_zeros(), plan.warmup, 1)
-        run_units(tensors, geometry, options, plan, units)
+        run_units(DotRun(tensors, geometry, options, plan), units)
 
 
-def run_units(tensors, geometry, options, plan, units):
+@dataclass
+class DotRun:
+    """What all units share."""
+
+    tensors: RowTensors
+    geometry: RowGeometry
+    options: Options
+    plan: DotSchedule
+
+
+@dataclass
+class UnitRows:
+    """A unit's rows as loaded, [128, length] in SBUF: of x and of its factor; of w; pending products of x."""
+
+    x: list
+    w: Any
+    gates: list = field(default_factory=list)
+
+
+def run_units(run, units):
     """Four units in flight: transposes of one alternate with matmuls of the previous one and masks and sums of two
     earlier ones."""
-    same_channel, same_lag = make_masks(plan)
-    run = start_dot(tensors, geometry, options, plan, units)
-    x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
+    plan, (same_channel, same_lag) = run.plan, make_masks(run.plan)
+    feed = Feed(units, [new_rows(run) for _ in range(min(BUFFERS, len(units)))], partial(load_unit, run))
+    feed.until(len(feed.buffers) - 1)
+    slots, partials, ready, kept, sums, tap_sums = None, [], [], [], None, None
     for index in range(len(units) + 3):
         coming, now, masked, summed = (
             units[at] if 0 <= at < len(units) else None for at in range(index, index - 4, -1)
         )
-        moves, steps, x_next, w_next, w_rows, done, last = [], [], None, None, None, 0, None
+        moves, steps, next_slots, done, before = [], [], None, 0, None
         if coming is not None:
-            load_ahead(run)
-            w_rows = run.loaded[index][1]
-            x_next, w_next = next_rows(run, index, moves)
+            feed.until(index + len(feed.buffers))
+            next_slots = start_slots(run, coming, feed.of(index), moves)
         if now is not None:
             steps, partials = steps_of(plan, now), new_partials(plan, now)
         # the first unit's matmuls precede the second unit's transposes, whose rows are still in flight
@@ -86,67 +100,42 @@ def run_units(tensors, geometry, options, plan, units):
             wanted = len(steps)
             if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
-            for step in range(done, wanted):
-                products = multiply_step(x_before, w_before, plan, same_channel, now, steps[step])
-                if step > 0:
-                    sum_channels(partials, plan, steps[step - 1], last)
-                last = products
+            for step in steps[done:wanted]:
+                products = multiply_step(*slots, plan, same_channel, now, step)
+                if before is not None:
+                    sum_channels(partials, plan, *before)
+                before = step, products
             done = max(done, wanted)
-        if done > 0:
-            sum_channels(partials, plan, steps[done - 1], last)
+        if before is not None:
+            sum_channels(partials, plan, *before)
         if summed is not None and summed.chunk == plan.chunks - 1:
             leave(run, summed, sums, same_channel)
         if masked is not None:
             sums = sum_lags(sums, masked, kept, plan)
-        if coming is not None and tensors.sums is not None:
-            tap_sums = sum_taps(run, coming, w_rows, tap_sums)
-        ready, x_before, w_before = partials, x_next, w_next
+        if coming is not None and run.tensors.sums is not None:
+            tap_sums = sum_taps(run, coming, feed.of(index).w, tap_sums)
+        ready, slots = partials, next_slots
 
 
-@dataclass
-class DotRun:
-    """A core's units, and their rows in flight: x_tiles, w_tiles: SBUF [128, length] in rotation, for rows of x with
-    those of its factor, and for rows of w; loaded: (x, w, pending products of x) of each loaded unit."""
-
-    tensors: RowTensors
-    geometry: RowGeometry
-    options: Options
-    plan: DotSchedule
-    units: list
-    x_tiles: list = field(default_factory=list)
-    w_tiles: list = field(default_factory=list)
-    loaded: list = field(default_factory=list)
+def new_rows(run):
+    """UnitRows, with nothing loaded."""
+    (tensors, plan), P_MAX = (run.tensors, run.plan), nl.tile_size.pmax
+    x_tiles = [nl.ndarray((P_MAX, plan.x_length), dtype=one.dtype, buffer=nl.sbuf) for one in tensors.sources]
+    return UnitRows(x_tiles, nl.ndarray((P_MAX, plan.w_length), dtype=tensors.w.dtype, buffer=nl.sbuf))
 
 
-def start_dot(tensors, geometry, options, plan, units):
-    """A DotRun with the loads of its first units, for all buffers but one."""
-    run, P_MAX = DotRun(tensors, geometry, options, plan, units), nl.tile_size.pmax
-    for _ in range(min(BUFFERS, len(units))):
-        shape = P_MAX, plan.x_length
-        run.x_tiles.append([nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in tensors.sources])
-        run.w_tiles.append(nl.ndarray((P_MAX, plan.w_length), dtype=tensors.w.dtype, buffer=nl.sbuf))
-    for _ in range(len(run.x_tiles) - 1):
-        load_ahead(run)
-    return run
-
-
-def load_ahead(run):
-    """Load the rows of the next unit, if there is one: its filter's taps, then their window of x and of the state."""
-    index, geometry, plan, tensors = len(run.loaded), run.geometry, run.plan, run.tensors
-    if index == len(run.units):
-        return
-    unit, buffer = run.units[index], index % len(run.x_tiles)
+def load_unit(run, feed, index):
+    """Load a unit's rows: its filter's taps, then their window of x and of the state."""
+    geometry, plan, tensors, unit, into = run.geometry, run.plan, run.tensors, feed.tiles[index], feed.of(index)
     # the first tap of a chunk, counted by phases
     tap = unit.chunk * plan.slots * nl.tile_size.pmax
-    load_lines(plan, unit, run.w_tiles[buffer], [tensors.w], tap * plan.tap_phases, plan.w_length)
+    load_lines(plan, unit, into.w, [tensors.w], tap * plan.tap_phases, plan.w_length)
     start = geometry.stride * plan.spread * tap - geometry.pad_left
     end = (geometry.Q - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1 - geometry.pad_left
-    for source, x_sbuf in zip(tensors.sources, run.x_tiles[buffer]):
+    for source, x_sbuf in zip(tensors.sources, into.x):
         parts = [tensors.state, source] if source is tensors.x and tensors.state is not None else [source]
         load_lines(plan, unit, x_sbuf, parts, start, min(plan.x_length, end - start))
-    rows = unit.groups * plan.channels
-    gates = tensors.gates([x_sbuf[0:rows, 0 : plan.x_length] for x_sbuf in run.x_tiles[buffer]])
-    run.loaded.append((run.x_tiles[buffer][0], run.w_tiles[buffer], gates))
+    into.gates = tensors.gates([x_sbuf[0 : unit.groups * plan.channels] for x_sbuf in into.x])
 
 
 def load_lines(plan, unit, tile_sbuf, parts, start, length):
@@ -168,20 +157,17 @@ def load_lines(plan, unit, tile_sbuf, parts, start, length):
             move_block(tile_sbuf[0:lines, first:end], rows, unit.block, some, (unit.n, start + first))
 
 
-def next_rows(run, index, moves):
-    """Tiles for unit `index`'s transposed slots, (x, w), and the transposes that fill them.
+def start_slots(run, unit, rows, moves):
+    """Tiles for a unit's transposed slots, (x, w); appends the transposes that fill them to `moves`.
 
     Slot t of tap phase r of w is number r * slots + t; slot t of column phase m and tap phase r of x is number
     (m * R + r) * x_slots + t.
     """
-    plan, stride, dilation = run.plan, run.geometry.stride, run.geometry.dilation
-    unit = run.units[index]
-    x_rows, w_rows, gates = run.loaded[index]
-    finish_gates(gates, None)
-    phases = range(plan.tap_phases)
+    plan, stride, dilation, phases = run.plan, run.geometry.stride, run.geometry.dilation, range(run.plan.tap_phases)
+    finish_gates(rows.gates, None)
     x_firsts = [stride * m + dilation * r for m in range(plan.column_phases) for r in phases]
-    w_sbuf = slot_moves(moves, plan, unit, w_rows, phases, plan.slots, plan.tap_phases)
-    return slot_moves(moves, plan, unit, x_rows, x_firsts, x_slots(plan), stride * plan.spread), w_sbuf
+    w_sbuf = slot_moves(moves, plan, unit, rows.w, phases, plan.slots, plan.tap_phases)
+    return slot_moves(moves, plan, unit, rows.x[0], x_firsts, x_slots(plan), stride * plan.spread), w_sbuf
 
 
 def sum_taps(run, unit, w_rows, parts_sbuf):

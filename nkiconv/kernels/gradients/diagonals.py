@@ -14,13 +14,13 @@ from ...schedules.blocks import units_of
 from ...schedules.cuts import put_first
 from ...schedules.diagonals import READS
 from ...schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, share, size_of, some_of
-from .._dma import copy, load, store
+from .._dma import Feed, copy, load, store
 from .._engines import book_vector, copy_balanced
 from .._masks import constant, keep_between, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
-from .loads import Feed, Piece, as_stored, clear_sides, clear_tile, is_channels_last, load_tile, with_last
+from .loads import Piece, as_stored, clear_sides, clear_tile, is_channels_last, load_tile, with_last
 from .loop import new_blocks
 from .sums import own_part, run_parts, start_ones, with_other_half
 

@@ -31,24 +31,6 @@ class Piece(nl.NKIObject):
     part: int = 0
 
 
-class Feed:
-    """Tiles in the order of their use, and a circular buffer for them; load(feed, index) starts the loads of a tile;
-    loaded: the number of tiles whose loads have started."""
-
-    def __init__(self, tiles, buffers, load):
-        self.tiles, self.buffers, self.load, self.loaded = tiles, buffers, load, 0
-
-    def of(self, index):
-        """The buffer of a tile."""
-        return self.buffers[index % len(self.buffers)]
-
-    def until(self, end):
-        """Start the loads of tiles up to number `end`, exclusive."""
-        while self.loaded < min(end, len(self.tiles)):
-            self.load(self, self.loaded)
-            self.loaded += 1
-
-
 def is_channels_last(strides):
     """Whether channels are neighbours in memory."""
     return strides[0] == 1

@@ -10,10 +10,11 @@ from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD, FAR, PACE
 from ...schedules.tiles import PSUM_BANKS, div_ceil
+from .._dma import Feed
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
-from .loads import Feed, Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
+from .loads import Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
 from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
 from .transposes import start_transposes, transposes_for
 

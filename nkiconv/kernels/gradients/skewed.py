@@ -30,14 +30,13 @@ from ..._nki import nisa, nl
 from ...schedules.depthwise import RowGeometry
 from ...schedules.skewed import WARM_UP, SkewedSchedule, unit_runs, x_runs
 from ...schedules.tiles import BANK_COLUMNS, QUADRANT, cut_at
-from .._dma import load, store
+from .._dma import Feed, load, store
 from .._engines import Ledger, copy_balanced, new_ledger
 from .._masks import constant, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import part_of_core
 from ..conv.sums import along, multiply
 from ..depthwise_conv1d.tensors import Rows, move_free
-from .loads import Feed
 
 #: Banks of products in flight before the parts of the oldest are added: of 0 to 4 the fastest for s128_train in NCHW
 #: (with one 1.18 times as long, with three 1.11; `nkiconv plan s128_train --direction wgrad`).
