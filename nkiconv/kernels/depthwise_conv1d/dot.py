@@ -101,7 +101,7 @@ def run_units(run, units):
             if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
             for step in steps[done:wanted]:
-                products = multiply_step(*slots, plan, same_channel, now, step)
+                products = multiply_step(slots, plan, same_channel, now, step)
                 if before is not None:
                     sum_channels(partials, plan, *before)
                 before = step, products
@@ -215,9 +215,9 @@ def move_slots(slots_sbuf, rows_sbuf, first, starts, step):
     nisa.tensor_copy(dst=into.view(nl.float32), src=slots_psum.view(nl.float32), engine=nisa.engine.scalar)
 
 
-def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block):
+def multiply_slots(dst_psum, slots, plan, unit, g, phase, lag_block):
     """dst [(slot, channel), window, channels of x]: products of group g over all blocks of slots."""
-    P_MAX, columns = nl.tile_size.pmax, plan.channels * unit.groups
+    P_MAX, columns, (x_sbuf, w_sbuf) = nl.tile_size.pmax, plan.channels * unit.groups, slots
     for r in range(plan.tap_phases):
         x0 = (phase * plan.tap_phases + r) * x_slots(plan) + lag_block * plan.lags
         for t0 in range(0, plan.slots, plan.taps):
@@ -255,14 +255,14 @@ def new_partials(plan, unit):
     return [nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf) for _ in range(count)]
 
 
-def multiply_step(x_sbuf, w_sbuf, plan, same_channel, unit, step):
+def multiply_step(slots, plan, same_channel, unit, step):
     """Matmuls of a step over all slots, [(t, c), (g, t'), c']; returns them with zeros at c' != c."""
     P_MAX, channels, window = nl.tile_size.pmax, plan.channels, window_of(plan)
     g0, gn, phase, lag_block = step
     products_psum = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.psum)
     for index in range(gn):
         of_group = products_psum[0:P_MAX, index * window : (index + 1) * window, 0:channels]
-        multiply_slots(of_group, x_sbuf, w_sbuf, plan, unit, g0 + index, phase, lag_block)
+        multiply_slots(of_group, slots, plan, unit, g0 + index, phase, lag_block)
     kept_sbuf = nl.ndarray((P_MAX, gn * window, channels), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(
         dst=kept_sbuf, data1=products_psum, data2=same_channel.expand_dim(1).broadcast(1, gn * window), op=nl.multiply
