@@ -15,7 +15,6 @@ from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
 from ..kernels.gradients import TABLE, conv_weight_gradient
 from ..kernels.gradients.depthwise_conv1d import (
     depthwise_conv1d_weight_gradient,
-    flat_rows,
     gradient_geometry,
     options_of_rows,
     unsupported_of_rows,
@@ -117,7 +116,7 @@ class DepthwiseConv1dWeight(_FilterGradient):
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         forward = rows_of(request.problem, times)
         dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
-        geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False))
+        geometry = gradient_geometry(forward)
         rows = Shape(geometry, options_of_rows(forward, request.asked.residual, dtype), rates)
         return Shape(forward, rows, rates)
 

@@ -219,14 +219,6 @@ def _scheduled(geometry: RowGeometry, settings: SkewedSettings) -> SkewedSchedul
     return replace(plan, batches=batches, groups=groups, stacks=stacks, buffers=min(BUFFERS, len(batches)))
 
 
-def _cut_units(geometry: RowGeometry, beside: int) -> tuple[int, int, int]:
-    """(units of a row, positions of a unit, images of a tile) if `beside` channels share a matmul."""
-    most = P_MAX // beside
-    images = div_ceil(geometry.N, div_ceil(geometry.N, most))
-    unit = div_ceil(geometry.Q, min(most // images, geometry.Q))
-    return div_ceil(geometry.Q, unit), unit, images
-
-
 def _cut_shifts(geometry: RowGeometry, shifts: int) -> tuple[int, int, int, int]:
     """(units, positions of a unit, units between parts of taps, first unit) of the smallest units that fit the
     partitions with so many parts."""
@@ -251,7 +243,10 @@ def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
         span = apart * unit
         beside = div_ceil(geometry.S, span)
     else:
-        units, unit, images = _cut_units(geometry, beside)
+        most = P_MAX // beside
+        images = div_ceil(geometry.N, div_ceil(geometry.N, most))
+        unit = div_ceil(geometry.Q, min(most // images, geometry.Q))
+        units = div_ceil(geometry.Q, unit)
     step = math.gcd(stride, dilation)
     positions = min(unit, P_MAX // beside, POSITIONS_COLUMNS * step // stride + 1)
     folds, passes, part = 1, div_ceil(unit, positions), QUADRANT // beside
@@ -275,13 +270,13 @@ def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
     )
 
 
-def x_runs(plan: SkewedSchedule, geometry: RowGeometry) -> tuple[Run, ...]:
-    """Runs of windows of x."""
+def x_windows(plan: SkewedSchedule, geometry: RowGeometry) -> tuple[int, int, int]:
+    """(elements between windows of x, first element of the first one, elements of one)."""
     apart = plan.unit * geometry.stride
-    return unit_runs(plan.units, apart, plan.first * apart - geometry.pad_left, geometry.W, plan.window)
+    return apart, plan.first * apart - geometry.pad_left, plan.window
 
 
-def unit_runs(units: int, apart: int, first: int, size: int, window: int) -> tuple[Run, ...]:
+def unit_runs(units: int, apart: int, first: int, window: int, size: int) -> tuple[Run, ...]:
     """Runs of windows that begin `apart` elements apart, the first one at element `first` of `size`."""
     found = [places_inside(first + unit * apart, 1, window, size) for unit in range(units)]
     return joined(Run(unit, 1, apart, 1, *inside) for unit, inside in enumerate(found))

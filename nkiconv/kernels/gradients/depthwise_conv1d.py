@@ -11,7 +11,7 @@ x and gy are rows of all images and channels, which become the channels of one i
 over images, and over the positions of a row, have an order that does not depend on the number of cores.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from ..._nki import nisa, nki, nl
@@ -28,40 +28,35 @@ from ..conv.call import part_of_core
 from ..conv.relayout import meet, rows_copy
 from ..depthwise_conv1d.dispatch import run_algorithm
 from ..depthwise_conv1d.geometry import read_geometry
-from ..depthwise_conv1d.tensors import tensors_of
+from ..depthwise_conv1d.tensors import Rows, tensors_of
 from .skewed import skewed
 
 
-@dataclass
-class Rows(nl.NKIObject):
-    """N * C rows of a tensor in HBM, `row` elements apart, elements `step` apart; rows of a copy if it has `parts`."""
-
-    row: int
-    step: int
-    parts: list
-
-
 def flat_rows(geometry, is_x):
-    """Rows of x of a convolution, or of its gy."""
+    """(elements between images, rows and elements, parts of the copy that makes such rows, or []) of x of a
+    convolution, or of its gy."""
     N, C, size = geometry.N, geometry.C, geometry.W if is_x else geometry.Q
     x_steps, gy_steps = (geometry.x_n, geometry.x_c, geometry.x_w), (geometry.y_n, geometry.y_c, geometry.y_q)
     n_step, c_step, step = x_steps if is_x else gy_steps
     if (step == 1 or size == 1) and (N == 1 or C == 1 or n_step == C * c_step):
-        return Rows(row=n_step if C == 1 else c_step, step=step, parts=[])
+        row = n_step if C == 1 else c_step
+        return (C * row, row, step), []
     part = to_rows((C, N, 1, size), geometry.itemsize, (c_step, n_step, 0, step), 1, N, 0)
     # a copy that an engine does not sort is transposed by DMA, whose channels must be neighbours
-    return Rows(row=size, step=1, parts=[replace(part, is_sorted=part.is_sorted or c_step != 1)])
+    return (C * size, size, 1), [replace(part, is_sorted=part.is_sorted or c_step != 1)]
 
 
-def gradient_geometry(forward, x_rows, gy_rows):
-    """The RowGeometry of the convolution of x with gy: y is each image's gradient, in fp32 if there are several."""
+def gradient_geometry(forward):
+    """The RowGeometry of the convolution of x with gy, whose images become channels: y is each image's gradient, in
+    fp32 if there are several."""
     several, C = forward.N > 1, forward.N * forward.C
+    (_, x_row, x_step), (_, gy_row, gy_step) = (flat_rows(forward, is_x)[0] for is_x in (True, False))
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
-    reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1 - (forward.W - 1) * forward.lhs_dilation - 1
+    reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation - (forward.W - 1) * forward.lhs_dilation
     return RowGeometry(
         *(1, C, forward.W, forward.Q, forward.S),
         *(stride, dilation, forward.lhs_dilation, forward.pad_left, reach - forward.pad_left),
-        *(C * x_rows.row, x_rows.row, x_rows.step, gy_rows.row, gy_rows.step),
+        *(C * x_row, x_row, x_step, gy_row, gy_step),
         *(C * forward.S, forward.S if several else forward.w_c, 1 if several else forward.w_s),
         itemsize=forward.itemsize,
         times=forward.times,
@@ -178,8 +173,7 @@ def depthwise_conv1d_weight_gradient(
     places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
     forward, y_shape = read_geometry(img_ref, like, places, (feature_group_count, 1), perms)
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    x_rows, gy_rows = flat_rows(forward, True), flat_rows(forward, False)
-    geometry = gradient_geometry(forward, x_rows, gy_rows)
+    geometry = gradient_geometry(forward)
     options = options_of_rows(forward, accumulate_into, dw_dtype)
     algorithm = default_of_rows(forward, geometry, options) if algorithm == None else algorithm
     reason = unsupported_of_rows(algorithm, forward, geometry, options, config)
@@ -187,16 +181,25 @@ def depthwise_conv1d_weight_gradient(
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     # copies, which the cores share and wait for
-    of_rows = (img_ref, x_rows), (grad_ref, gy_rows)
-    x_hbm, gy_hbm = (rows_copy([hbm], rows.parts) if rows.parts else hbm for hbm, rows in of_rows)
-    in_pass = algorithm == DOT and geometry.C == forward.C
+    (x_steps, x_parts), (gy_steps, gy_parts) = flat_rows(forward, True), flat_rows(forward, False)
+    x_hbm = rows_copy([img_ref], x_parts) if x_parts else img_ref
+    gy_hbm = rows_copy([grad_ref], gy_parts) if gy_parts else grad_ref
+    several = forward.N > 1
+    in_pass = algorithm == DOT and not several
     if algorithm == SKEWED:
-        steps = (forward.C * x_rows.row, x_rows.row, x_rows.step), (forward.C * gy_rows.row, gy_rows.row, gy_rows.step)
-        plan = skewed_schedule.build(forward, config)[0]
-        skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, steps, forward, plan)
+        x, gy = Rows(x_hbm, x_steps, 0, forward.W), Rows(gy_hbm, gy_steps, 0, forward.Q)
+        dw = Rows(dw_hbm, (0, forward.w_c, forward.w_s), 0, forward.S)
+        added = None if accumulate_into == None else replace(dw, hbm=accumulate_into)
+        skewed((x, gy, dw, added), forward, skewed_schedule.build(forward, config)[0])
+    elif several:
+        sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
+        run_algorithm(algorithm, tensors_of(geometry, x_hbm, gy_hbm, sums_hbm), geometry, options, config)
+        meet(sums_hbm)
+        fold_images(sums_hbm, forward.N, (forward.C, forward.S, forward.w_c, forward.w_s), dw_hbm, accumulate_into)
     else:
-        tensors = (x_hbm, gy_hbm, dw_hbm, accumulate_into, db_hbm if in_pass else None)
-        convolve_rows_with(algorithm, tensors, forward, geometry, options, config)
+        sums_hbm = db_hbm if in_pass else None
+        tensors = tensors_of(geometry, x_hbm, gy_hbm, dw_hbm, residual=accumulate_into, sums=sums_hbm)
+        run_algorithm(algorithm, tensors, geometry, options, config)
     if bias_gradient and not in_pass:
         sum_positions(gy_hbm, geometry, forward.N, db_hbm)
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
@@ -215,18 +218,3 @@ def unsupported_of_rows(algorithm, forward, geometry, options, config):
     if algorithm == SKEWED:
         return skewed_schedule.build(forward, config)[1]
     return unsupported_reason(algorithm, geometry, options, config)
-
-
-def convolve_rows_with(algorithm, tensors, forward, geometry, options, config):
-    """The gradient by a depthwise convolution. tensors: x, gy, dw, accumulate_into and db in HBM, the last two or
-    None."""
-    x_hbm, gy_hbm, dw_hbm, added, db_hbm = tensors
-    several, sums_hbm = geometry.C != forward.C, dw_hbm
-    if several:
-        sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
-    residual = None if several else added
-    rows = tensors_of(geometry, x_hbm, gy_hbm, sums_hbm, residual=residual, sums=db_hbm)
-    run_algorithm(algorithm, rows, geometry, options, config)
-    if several:
-        meet(sums_hbm)
-        fold_images(sums_hbm, forward.N, (forward.C, forward.S, forward.w_c, forward.w_s), dw_hbm, added)

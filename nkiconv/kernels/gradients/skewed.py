@@ -28,9 +28,9 @@ from itertools import product
 
 from ..._nki import nisa, nl
 from ...schedules.depthwise import RowGeometry
-from ...schedules.skewed import WARM_UP, SkewedSchedule, unit_runs, x_runs
+from ...schedules.skewed import WARM_UP, SkewedSchedule, unit_runs, x_windows
 from ...schedules.tiles import BANK_COLUMNS, QUADRANT, cut_at
-from .._dma import Feed, load, store
+from .._dma import Feed
 from .._engines import Ledger, copy_balanced, new_ledger
 from .._masks import constant, keep_equal
 from .._warm import warm_up, warm_zeros
@@ -45,17 +45,14 @@ LATE_BANKS = 2
 
 @dataclass
 class SkewedWork(nl.NKIObject):
-    """The state of one core's work. x, gy: in HBM, with strides along n, c and positions; dw: the result; added: the
-    tensor that dw is added to, or None. geometry: the convolution's, with dw's w_c and w_s; banks: banks with parts to
-    add, (a batch's T [(r, p), jobs, columns] in SBUF, first job, stack, products [(part, r, p), jobs, columns]);
-    sums_psum: sums of the parts of a bank's stacks so far, or None."""
+    """The state of one core's work. x, gy, dw: Rows; added: the Rows that dw is added to, or None. banks: banks with
+    parts to add, (a batch's T [(r, p), jobs, columns] in SBUF, first job, stack, products [(part, r, p), jobs,
+    columns]); sums_psum: sums of the parts of a bank's stacks so far, or None."""
 
-    x: object
-    gy: object
-    dw: object
-    added: object
-    x_strides: tuple
-    gy_strides: tuple
+    x: Rows
+    gy: Rows
+    dw: Rows
+    added: Rows
     geometry: RowGeometry
     plan: SkewedSchedule
     ledger: Ledger
@@ -65,9 +62,9 @@ class SkewedWork(nl.NKIObject):
     sums_psum: object = None
 
 
-def skewed(x, gy, dw, added, strides, geometry, plan):
-    """Write dw. strides: of x and of gy along n, c and positions. plan: the SkewedSchedule."""
-    work = SkewedWork(x, gy, dw, added, *strides, geometry, plan, ledger=new_ledger(), banks=[])
+def skewed(tensors, geometry, plan):
+    """Write dw. tensors: Rows of x, gy, dw and the tensor that it is added to, or None. plan: the SkewedSchedule."""
+    work = SkewedWork(*tensors, geometry, plan, ledger=new_ledger(), banks=[])
     warm_up(warm_zeros(), WARM_UP, 1)
     batches, sums = part_of_core(plan.batches), []
     tiles = [unit_tiles(work, number) for number in range(min(plan.buffers, len(batches)))]
@@ -183,33 +180,30 @@ def store_batch(work, block, rows_sbuf):
     found_sbuf = sums_sbuf.reshape((beside, groups, taps))[:, :, 0 : plan.span]
     if work.added != None:
         added_sbuf = nl.ndarray((beside, groups, plan.span), dtype=nl.float32, buffer=nl.sbuf)
-        move_gradients(work, added_sbuf, work.added, block, load)
+        move_gradients(work, added_sbuf, work.added, block, False)
         whole_sbuf = nl.ndarray((beside, groups, plan.span), dtype=work.dw.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=whole_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
         found_sbuf = whole_sbuf
-    move_gradients(work, found_sbuf, work.dw, block, store)
+    move_gradients(work, found_sbuf, work.dw, block, True)
 
 
-def move_gradients(work, tile_sbuf, hbm, block, move):
-    """Store [channels of a matmul, groups, taps], or [parts of taps, groups, taps], to a tensor with dw's strides, or
-    load it."""
-    plan, geometry = work.plan, work.geometry
+def move_gradients(work, tile_sbuf, rows, block, is_store):
+    """Store [channels of a matmul, groups, taps], or [parts of taps, groups, taps], to Rows of taps, or load it."""
+    plan = work.plan
     if plan.apart == 0:
-        rows = Rows(hbm, (0, geometry.w_c, geometry.w_s), 0, geometry.S)
-        move_free(tile_sbuf, rows, block, 0, is_store=move is store)
+        move_free(tile_sbuf, rows, block, 0, is_store=is_store)
         return
-    full, rest = divmod(geometry.S, plan.span)
-    if move == load and (rest > 0 or block.count < plan.stacks * block.length):
+    (full, rest), (_, w_c, w_s) = divmod(rows.high, plan.span), rows.steps
+    if not is_store and (rest > 0 or block.count < plan.stacks * block.length):
         nisa.memset(dst=tile_sbuf, value=0.0)
     for stack in range(plan.stacks):
         before = stack * block.length
         groups = max(0, min(block.length, block.count - before))
-        for row, rows, taps in ((0, full, plan.span), (full, 1, rest)):
-            if groups * rows * taps > 0:
-                pattern = [[plan.span * geometry.w_s, rows], [geometry.w_c, groups], [geometry.w_s, taps]]
-                offset = (block.c0 + before) * geometry.w_c + row * plan.span * geometry.w_s
-                first = stack * plan.beside + row
-                move(tile_sbuf[first : first + rows, 0:groups, 0:taps], hbm, pattern, offset)
+        for part, parts, taps in ((0, full, plan.span), (full, 1, rest)):
+            if groups * parts * taps > 0:
+                pattern, first = [[plan.span * w_s, parts], [w_c, groups], [w_s, taps]], stack * plan.beside + part
+                into = tile_sbuf[first : first + parts, 0:groups, 0:taps]
+                rows.move(into, pattern, 0, block.c0 + before, part * plan.span, is_store)
 
 
 def unit_tiles(work, number):
@@ -220,7 +214,7 @@ def unit_tiles(work, number):
     gy_sbuf = nl.ndarray((*lead, plan.beside, plan.padded), dtype=work.gy.dtype, buffer=nl.sbuf)
     engines = (nisa.engine.vector, nisa.engine.gpsimd)
     clear_gy(gy_sbuf, engines[number % 2])
-    runs = x_runs(work.plan, work.geometry)
+    runs = unit_runs(plan.units, *x_windows(plan, work.geometry), work.x.high)
     low, high = max(run.low for run in runs), min(run.high for run in runs)
     # the last tile may have partitions for more images than there are
     whole = plan.tiles if plan.tiles * plan.images == work.geometry.N else plan.tiles - 1
@@ -249,7 +243,7 @@ def clear_x(x_sbuf, numbers, columns, engine):
 def load_batch(work, feed, index):
     """Load the units of a batch's channels."""
     plan, block, (x_sbuf, gy_sbuf) = work.plan, feed.tiles[index], feed.of(index)
-    each, length = plan.channels, block.length
+    each, length, x_places = plan.channels, block.length, x_windows(plan, work.geometry)
     is_full = block.count == each * plan.stacks * length
     if not is_full:
         # earlier channels' elements in places that these do not fill
@@ -257,41 +251,32 @@ def load_batch(work, feed, index):
         clear_x(x_sbuf, (0, plan.tiles), (0, plan.window), nisa.engine.gpsimd)
     for row in range(plan.beside):
         # parts of taps have the same channels, on the same partitions, and the same windows of x
-        line = row if plan.apart == 0 else 0
+        line, gy_places = row if plan.apart == 0 else 0, (plan.unit, (plan.first - row * plan.apart) * plan.unit)
         for stack in range(1 if is_full else plan.stacks):
             before = (stack * each + line) * length
             count = max(0, min(length, block.count - before))
             channels = (block.c0 + before, plan.stacks if is_full else 1, each * length, count)
             for tile in range(plan.tiles if count > 0 else 0):
-                groups = slice(stack * length, stack * length + channels[1] * count)
-                load_row(work, x_sbuf[:, tile, groups], gy_sbuf[:, tile, groups, row], (channels, line, tile), row)
+                groups, place = slice(stack * length, stack * length + channels[1] * count), (channels, line, tile)
+                load_units(work, gy_sbuf[:, tile, groups, row], work.gy, place, (*gy_places, plan.unit))
+                if row == line:
+                    load_units(work, x_sbuf[:, tile, groups], work.x, place, x_places)
 
 
-def load_row(work, x_sbuf, gy_sbuf, there, row):
-    """Load units of gy of some channels of a tile of images for a row of T, and of x if no other row loads it. there:
-    as in `load_units`."""
-    plan, geometry, first = work.plan, work.geometry, (work.plan.first - row * work.plan.apart) * work.plan.unit
-    for run in unit_runs(plan.units, plan.unit, first, geometry.Q, plan.unit):
-        load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, first))
-    apart = plan.unit * geometry.stride
-    place = apart, plan.first * apart - geometry.pad_left
-    for run in x_runs(plan, geometry) if row == there[1] else ():
-        load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
-
-
-def load_units(work, tile_sbuf, hbm, strides, there, run, place):
-    """Load a Run of a tile [units, channels, elements]. there: ((first channel, number of runs of neighbours, channels
-    between runs, neighbours of a run), row of the channels that share a matmul, tile of images); place: (elements
-    between units, first element of the first unit)."""
-    plan, size, (channels, line, tile) = work.plan, run.high - run.low, there
-    n0 = tile * plan.images
+def load_units(work, tile_sbuf, rows, place, windows):
+    """Load a tile [units, channels, elements] of Rows. place: ((first channel, number of runs of neighbours, channels
+    between runs, neighbours of a run), row of the channels that share a matmul, tile of images); windows: (elements
+    between units, first element of the first unit, elements of a unit)."""
+    plan, (channels, line, tile), (apart, start, window) = work.plan, place, windows
+    n0, (by_image, by_channel, step) = tile * plan.images, rows.steps
     images = min(plan.images, work.geometry.N - n0)
-    # with fewer images than the tile's, units are not contiguous
-    together = run.count if images == plan.images else 1
-    for unit in range(run.first, run.first + run.count if size > 0 else run.first, together):
-        part = (line * plan.units + unit) * plan.images
-        pattern = [[place[0] * strides[2], together], [strides[0], images]]
-        pattern = pattern + [[channels[2] * strides[1], channels[1]], [strides[1], channels[3]], [strides[2], size]]
-        first = n0, channels[0], unit * place[0] + place[1] + run.low
-        offset = sum(step * count for step, count in zip(strides, first))
-        load(tile_sbuf[part : part + together * images, :, run.low : run.high], hbm, pattern, offset)
+    for run in unit_runs(plan.units, apart, start, window, rows.high):
+        size = run.high - run.low
+        # with fewer images than the tile's, units are not contiguous
+        together = run.count if images == plan.images else 1
+        for unit in range(run.first, run.first + run.count if size > 0 else run.first, together):
+            part = (line * plan.units + unit) * plan.images
+            pattern = [[apart * step, together], [by_image, images]]
+            pattern = pattern + [[channels[2] * by_channel, channels[1]], [by_channel, channels[3]], [step, size]]
+            into = tile_sbuf[part : part + together * images, :, run.low : run.high]
+            rows.load(into, pattern, n0, channels[0], unit * apart + start + run.low)
