@@ -59,18 +59,6 @@ class Planes(nl.NKIObject):
     raw: Any
     framed: Any = None
 
-    def frame(self, buffer):
-        """Take a buffer as `framed`, write zeros around x unless they are in the same places already, and return the
-        region of x."""
-        (parts, height, width), (h, h_end), (w, w_end) = self.shape, self.rows, self.columns
-        self.framed, key = buffer.tile[0:parts, 0:height, 0:width], (self.shape, self.rows, self.columns)
-        if buffer.zeros != key:
-            buffer.zeros = key
-            filled = (h, h_end, w, w_end) if h < h_end and w < w_end else (height, height, 0, width)
-            for a, b, c, d in around(height, width, filled):
-                nisa.memset(dst=self.framed[0:parts, a:b, c:d], value=0.0, engine=nisa.engine.gpsimd)
-        return self.framed[0:parts, h:h_end, w:w_end]
-
 
 class BlockCore(Core):
     """The loop of a core over output tiles of blocks.
@@ -91,38 +79,37 @@ class BlockCore(Core):
         # the Tensor Engine reads channels from partition 0 on, DMAs read any
         every = self.rounds if plan.by_pixels else [(self.rounds[0][0], sum(self.rounds[-1]) - self.rounds[0][0])]
         self.taps, self.lines, self.matrices = [one for part in every for one in self.load_taps(*part)], [], []
-        return self.pixel_tiles() if plan.by_pixels else self.plane_tiles()
-
-    def pixel_tiles(self):
-        """Output tiles of NHWC."""
         warm_up(self.zeros_sbuf, WARM_UP, 1)
-        loaded, buffers = 0, len(self.buffers)
-        for index, item in enumerate(self.items):
-            for number in range(loaded, min(len(self.items), index + buffers)):
-                self.load_pixels(number)
-                loaded = number + 1
-            yield from self.item_tiles(index, item, self.matrices_for(index))
+        if not plan.by_pixels:
+            self.start_planes()
+        for index, item in enumerate(items):
+            jobs = self.load_ahead(index)
+            yield from self.item_tiles(index, item, jobs + self.matrices_for(index))
 
-    def plane_tiles(self):
-        """Output tiles of NCHW."""
-        plan, items, x_dtype, self.planes = self.plan, self.items, self.operands.x_dtype, []
+    def start_planes(self):
+        """Load the first planes and matrices, and transpose blocks of all items but one that the buffers hold."""
+        plan, items, x_dtype, buffers = self.plan, self.items, self.operands.x_dtype, len(self.buffers)
         parts, height, width = map(max, zip(*map(plan.framed_shape, items)))
         groups, raw_shape = max(map(plan.groups, items)), (parts, height, self.geometry.columns.size)
         self.raws = itertools.cycle(tiles_in_turn(RAWS * groups, raw_shape, x_dtype))
         framed = tiles_in_turn(FRAMED * groups, (parts, height, width), x_dtype)
-        self.framed = itertools.cycle(map(Buffer, framed))
-        warm_up(self.zeros_sbuf, WARM_UP, 1)
-        ahead = len(self.buffers) - 1
+        self.framed, self.planes = itertools.cycle(map(Buffer, framed)), []
         self.planes_until(1)
         self.matrices_for(0)
-        for number in range(ahead + 1):
-            for job in self.frame_jobs(number) + (self.transpose_jobs(number) if number < ahead else []):
+        for number in range(buffers):
+            for job in self.frame_jobs(number) + self.transpose_jobs(number, number + 1 < buffers):
                 job()
         self.lines_until(len(self.taps))
-        for index, item in enumerate(items):
-            jobs = self.frame_jobs(index + ahead + 1) + self.transpose_jobs(index + ahead)
-            self.matrices_for(index)
-            yield from self.item_tiles(index, item, jobs)
+
+    def load_ahead(self, index):
+        """Start the loads of the last item that the buffers hold during item number `index`, at first of all; for NCHW
+        return background work that transposes its blocks and puts zeros around the next one's planes."""
+        last = index + len(self.buffers) - 1
+        if not self.plan.by_pixels:
+            return self.frame_jobs(last + 1) + self.transpose_jobs(last)
+        for number in range(last if index > 0 else 0, min(last + 1, len(self.items))):
+            self.load_pixels(number)
+        return []
 
     def tile_of(self, index):
         """The tile of blocks of item number `index`, [pixels, beside, below, images, channels]."""
@@ -132,7 +119,7 @@ class BlockCore(Core):
     def item_tiles(self, index, item, jobs):
         """All channels of item number `index`, bank by bank, with background work (`jobs`) between banks; stores the
         results."""
-        geometry, plan, y_hbm, cn = self.geometry, self.plan, self.operands.y, item.channels[1]
+        plan, cn = self.plan, item.channels[1]
         x_sbuf, results = self.tile_of(index), self.start_results(item)
         spans, pieces = plan.spans_of(item), cut_at(cn, max(1, BANK_COLUMNS // size_of(plan.bank)))
         # no background work after the last bank: the next tile's first matmuls would wait for it
@@ -143,10 +130,9 @@ class BlockCore(Core):
                 for job in some_of(jobs, share(len(jobs), turns, turn)):
                     job()
                 turn += 1
-            if not plan.by_pixels:
-                store_regions(y_hbm, results[0], result_regions(geometry, plan, item, piece))
-        if plan.by_pixels:
-            store_regions(y_hbm, results[0], result_regions(geometry, plan, item, (0, cn)))
+            if not plan.by_pixels or piece == pieces[-1]:
+                stored = (0, cn) if plan.by_pixels else piece
+                store_regions(self.operands.y, results[0], result_regions(self.geometry, plan, item, stored))
 
     def bank_of(self, item, x_sbuf, span, piece, results):
         """A bank of sums of a span and some channels (first, count), as `run` takes it: a product for each of the
@@ -221,20 +207,24 @@ class BlockCore(Core):
     def frame_jobs(self, index):
         """Background work that puts zeros around planes of item number `index`, if it exists; starts the loads of the
         next item's."""
-        if index >= len(self.items):
-            return []
         self.planes_until(index + 2)
-        return [partial(self.frame, planes) for planes in self.planes[index]]
+        return [partial(self.frame, planes) for some in self.planes[index : index + 1] for planes in some]
 
     def frame(self, planes):
-        """Copy planes between zeros."""
-        dst = planes.frame(next(self.framed))
-        if dst.shape[1] * dst.shape[2] > 0:
-            copy_by_vector(dst, planes.raw, self.ledger)
+        """Copy planes between zeros; a buffer keeps those of earlier planes with zeros in the same places."""
+        buffer, (h, h_end), (w, w_end), (parts, height, width) = next(self.framed), planes.rows, planes.columns, planes.shape
+        planes.framed, key = buffer.tile[0:parts, 0:height, 0:width], (planes.shape, planes.rows, planes.columns)
+        is_empty = h == h_end or w == w_end
+        if buffer.zeros != key:
+            buffer.zeros = key
+            for a, b, c, d in around(height, width, (height, height, 0, width) if is_empty else (h, h_end, w, w_end)):
+                nisa.memset(dst=planes.framed[:, a:b, c:d], value=0.0, engine=nisa.engine.gpsimd)
+        if not is_empty:
+            copy_by_vector(planes.framed[:, h:h_end, w:w_end], planes.raw, self.ledger)
 
-    def transpose_jobs(self, index):
+    def transpose_jobs(self, index, asked=True):
         """Background work that transposes the blocks of item number `index`, if it exists, a bank each."""
-        if index >= len(self.items):
+        if index >= len(self.items) or not asked:
             return []
         item, plan, tile_sbuf = self.items[index], self.plan, self.tile_of(index)
         together = transposes_of_bank(images_together(item) * item.channels[1], self.geometry.itemsize)
@@ -279,23 +269,21 @@ class BlockCore(Core):
     def matrices_for(self, index):
         """Start the loads of the matrices of item number `index`, and of the next item's if there is a tile; of NHWC
         make these, and return background work that makes the next item's."""
-        for item in self.items[index : index + len(self.matrix_tiles)]:
-            jobs = []
-            while len(self.matrices) <= self.round_of(item):
-                jobs = self.next_matrices()
-            if item is not self.items[index]:
-                return jobs
-            for job in jobs:
-                job()
-        return []
+        ahead = min(index + len(self.matrix_tiles), len(self.items)) - 1
+        for job in self.next_matrices(index):
+            job()
+        return self.next_matrices(ahead)
 
     def round_of(self, item):
         """The number of the round that has an item's matrices."""
         return (item.chunk - self.items[0].chunk) // self.plan.together
 
-    def next_matrices(self):
-        """Start the loads of the next round's matrices, or return background work that makes them."""
+    def next_matrices(self, index):
+        """Start the loads of the matrices of item number `index`, or return background work that makes them, unless
+        they were begun."""
         number, tiles, plan, jobs = len(self.matrices), self.matrix_tiles, self.plan, []
+        if number > self.round_of(self.items[index]):
+            return jobs
         (c0, cn), tile_sbuf = self.rounds[number], tiles[number % len(tiles)]
         if plan.by_pixels:
             matrices, jobs = tile_sbuf[0 : plan.size], self.matrix_jobs(tile_sbuf, cn)
