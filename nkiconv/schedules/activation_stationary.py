@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .cuts import window_of
-from .depthwise_blocks import DepthwiseSettings, least_columns, pixels_among, window_width, windows_of
+from .depthwise_blocks import DepthwiseSettings, least_columns, pixels_of, window_width, windows_of
 from .geometry import Geometry, images_unsupported, is_evenly_apart, is_transposed, num_phases, writes_rows
 from .options import PROLOGUE_ARGUMENTS, Options, adds_last, no_prologue, one_group_unsupported, taken_unsupported
 from .patches import PatchSettings, patches_unsupported, takes_patches
@@ -89,7 +88,7 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
     least, height = least_columns(columns, disjoint), num_phases(rows) * rows.stride // rows.lhs_dilation
     if disjoint:
-        height = pixels_among(rows, window_of(rows, num_phases(rows)))
+        height = pixels_of(rows, num_phases(rows))
     if window_width(columns, least, disjoint) * height > most:
         return (
             f"R={rows.taps}, S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: {NAME} takes "

@@ -13,7 +13,7 @@ from ..simulator.timing.target import Target
 from .activation_stationary import NAME, settings_of, together_unsupported, unsupported_reason
 from .activation_stationary_bound import Bound
 from .cuts import window_of
-from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_misfit, window_width
+from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_of, window_width
 from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
@@ -56,9 +56,9 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     """(the schedule of complete settings, "") or (None, the reason against it)."""
     made: Schedule | None = None
     if isinstance(settings, DepthwiseSettings):
-        if reason := blocks_misfit(geometry, settings):
+        made, reason = blocks_of(geometry, settings)
+        if made is None:
             return None, reason
-        made = BlockSchedule(geometry, settings)
         # before items are listed: if no candidate runs, the smallest blocks may be millions
         if reason := too_many_tiles(f"C={geometry.C}, H={geometry.rows.size}: {NAME}", geometry.times * made.num_items):
             return None, reason
@@ -112,7 +112,7 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
         return planned(geometry, options, one)[0]
 
     def blocks(one: DepthwiseSettings) -> BlockSchedule | None:
-        return None if blocks_misfit(geometry, one) else BlockSchedule(geometry, one)
+        return blocks_of(geometry, one)[0]
 
     def fits(one: DepthwiseSettings) -> bool:
         return fits_sbuf(block_bytes(geometry, BlockSchedule(geometry, one), options))

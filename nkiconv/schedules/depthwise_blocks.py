@@ -90,54 +90,50 @@ class BlockSchedule:
 
     geometry: Geometry
     settings: DepthwiseSettings
-    #: distance of blocks in rows, and in rows of x; rows of x of a block; its rows of y, and the number of blocks of x
-    #: below each other that these see
-    step: int = field(init=False)
+    #: whether channels of x and y are neighbours (NHWC), not planes
+    by_pixels: bool = field(init=False)
+    #: rows of x from a block to the next, and of a block; rows of y of a block; blocks of x below each other that these
+    #: see
     apart: int = field(init=False)
     rows: int = field(init=False)
     out_rows: int = field(init=False)
     depth: int = field(init=False)
-    #: columns of x of a window; columns of y of a tile of results
+    #: columns of x of a window; columns of y of a tile of results; columns of a matrix from a row to the next
     width: int = field(init=False)
     columns: int = field(init=False)
-    #: columns of a matrix from a row to the next; K tiles whose matrices are loaded together
     pitch: int = field(init=False)
-    together: int = field(init=False)
-    #: whether channels of x and y are neighbours (NHWC), not planes
-    by_pixels: bool = field(init=False)
-
-    #: all windows; spans of disjoint ones; rows and columns of a channel's sums in a bank; steps in rows and columns of
-    #: disjoint ones' matmuls in a matrix; (first, count) of the channels of each K tile
+    #: all windows; spans of disjoint ones; rows and columns of a channel's sums in a bank; (first, count) of the
+    #: channels of each K tile
     windows: list[Window] = field(init=False, repr=False, compare=False)
     spans: list[Span] = field(init=False, repr=False, compare=False)
     bank: tuple[int, int] = field(init=False, repr=False, compare=False)
-    matrix_steps: tuple[int, int] = field(init=False, repr=False, compare=False)
     chunks: list[Part] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        geometry, settings, rows, columns = self.geometry, self.settings, self.geometry.rows, self.geometry.columns
-        by_pixels, out_rows = is_transposed(geometry), settings.rows // rows.stride
-        windows = windows_of(columns, settings.columns, not by_pixels)
-        widest, seen = max(window.qn for window in windows), pixels_among(rows, window_of(rows, out_rows))
-        height, apart = settings.rows // rows.lhs_dilation, (rows.stride, columns.stride)
-        chunks = cut(geometry.C, settings.channels)
-        found: dict[str, Any] = {"windows": windows, "chunks": chunks, "by_pixels": by_pixels, "out_rows": out_rows}
-        found |= {"step": settings.rows, "apart": height, "columns": widest if by_pixels else columns.out}
-        found |= {"together": min(settings.together, div_ceil(len(chunks), PARTS))}
-        if not by_pixels:
+        settings, rows, columns = self.settings, self.geometry.rows, self.geometry.columns
+        by_pixels, out_rows = is_transposed(self.geometry), settings.rows // rows.stride
+        windows, seen = windows_of(columns, settings.columns, not by_pixels), pixels_of(rows, out_rows)
+        found: dict[str, Any] = {"windows": windows, "out_rows": out_rows, "by_pixels": by_pixels}
+        found |= {"apart": settings.rows // rows.lhs_dilation, "chunks": cut(self.geometry.C, settings.channels)}
+        if by_pixels:
+            widest = max(window.qn for window in windows)
+            found |= {"rows": found["apart"], "depth": div_ceil(seen, found["apart"]), "spans": []}
+            found |= {"width": pixels_of(columns, widest), "columns": widest, "pitch": window_of(columns, widest)}
+            found |= {"bank": (1, max(out_rows * widest, LEAST_COLUMNS))}
+        else:
             spans = disjoint_spans(windows, columns.out, out_rows)
-            found |= {"rows": seen, "depth": 1, "width": window_width(columns, settings.columns, True), "spans": spans}
+            ends = [one.first + one.columns[1] for span in spans for one in span.products]
             # rows of taps are so far apart that columns of a matrix see no tap of another row
             pitch = settings.columns * columns.stride + window_of(columns, 1) - columns.lhs_dilation
-            products = [one for span in spans for one in span.products]
-            pitch = max(pitch, *((one.first + one.columns[1]) * columns.stride for one in products))
-            found |= {"pitch": pitch, "matrix_steps": apart}
+            found |= {"rows": seen, "depth": 1, "spans": spans, "pitch": max(pitch, max(ends) * columns.stride)}
+            found |= {"width": window_width(columns, settings.columns, True), "columns": columns.out}
             found |= {"bank": (out_rows, max(span.columns[1] for span in spans))}
-        else:
-            found |= {"rows": height, "depth": div_ceil(seen, height), "width": window_width(columns, widest, False)}
-            found |= {"pitch": window_of(columns, widest), "matrix_steps": (1, 1), "spans": []}
-            found |= {"bank": (1, max(out_rows * widest, LEAST_COLUMNS))}
         vars(self).update(found)
+
+    @property
+    def together(self) -> int:
+        """K tiles whose matrices are loaded together."""
+        return min(self.settings.together, div_ceil(len(self.chunks), PARTS))
 
     @property
     def size(self) -> int:
@@ -147,7 +143,7 @@ class BlockSchedule:
     @property
     def num_items(self) -> int:
         """The number of items."""
-        return len(self.chunks) * math.prod(map(len, self.cuts))
+        return math.prod(map(len, (self.chunks, *self.cuts)))
 
     @property
     def cuts(self) -> tuple[list[Part], list[Part], list[Part]]:
@@ -177,26 +173,24 @@ class BlockSchedule:
     @property
     def matrix_size(self) -> int:
         """Elements a partition and channel of the matrices of all blocks below each other."""
-        return self.depth * self.sums if self.by_pixels else self.step * self.pitch
+        return self.depth * self.sums if self.by_pixels else self.settings.rows * self.pitch
 
     def matrices_shape(self, channels: int) -> tuple[int, ...]:
         """The shape but for partitions of a tile of so many channels' matrices; those of NHWC have columns after the
         last for matmuls of more columns than y has."""
-        if not self.by_pixels:
-            return channels, self.matrix_size
-        return self.matrix_size + self.bank[1] - self.sums, channels
+        size = self.matrix_size
+        return (size + self.bank[1] - self.sums, channels) if self.by_pixels else (channels, size)
 
     def place_of_column(self, column: int) -> int:
         """The offset of column (k, p, q) of a matrix of NHWC, for the first place of a block, in the sequence."""
         k, sums = divmod(column, self.sums)
         p, q = divmod(sums, self.columns)
-        rows = (k + 1) * self.step - p * self.geometry.rows.stride
+        rows = (k + 1) * self.settings.rows - p * self.geometry.rows.stride
         return rows * self.pitch - q * self.geometry.columns.stride + self.place_of(0)
 
     def rows_of_block(self, k: int) -> int:
         """Rows that a block of y sees of its k-th block of x."""
-        seen = pixels_among(self.geometry.rows, window_of(self.geometry.rows, self.out_rows))
-        return min(self.rows, seen - k * self.apart)
+        return min(self.rows, pixels_of(self.geometry.rows, self.out_rows) - k * self.apart)
 
     def spans_of(self, item: BlocksItem) -> Sequence[Span]:
         """Spans of an item's tile of x."""
@@ -211,9 +205,8 @@ class BlockSchedule:
     def x_shape(self, item: BlocksItem) -> tuple[int, ...]:
         """[pixels, beside, below, images, channels]; for planes the blocks of all windows are in sequence."""
         beside, below = item.windows[1], self.below(item)
-        if not self.by_pixels:
-            beside, below = 1, below * beside
-        return (self.size, beside, below, item.images[1], item.channels[1])
+        beside, below = (beside, below) if self.by_pixels else (1, below * beside)
+        return self.size, beside, below, item.images[1], item.channels[1]
 
     def y_shape(self, item: BlocksItem) -> tuple[int, int, int, int]:
         """The shape of an item's tile of results."""
@@ -247,7 +240,7 @@ class BlockSchedule:
     @property
     def line_length(self) -> int:
         """Elements of a filter's sequence."""
-        return self.depth * self.step * self.pitch + self.place_of(self.size - 1) + 1
+        return self.depth * self.settings.rows * self.pitch + self.place_of(self.size - 1) + 1
 
     def groups(self, item: BlocksItem) -> int:
         """The number of an item's groups of images; the partitions hold one group."""
@@ -285,58 +278,49 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
     return fixed + most + 4 * 3 * BANK_COLUMNS
 
 
-def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
-    """Why sizes of blocks contradict each other; "" if they do not."""
-    most, rows, columns, disjoint = P_MAX, geometry.rows, geometry.columns, not is_transposed(geometry)
+def blocks_of(geometry: Geometry, settings: DepthwiseSettings) -> tuple[BlockSchedule | None, str]:
+    """(the schedule of settings, "") or (None, why sizes of blocks contradict each other)."""
+    rows, columns, disjoint = geometry.rows, geometry.columns, not is_transposed(geometry)
     asked = f"config rows={settings.rows}, columns={settings.columns}"
     if settings.rows % rows.stride > 0:
-        return f"config rows={settings.rows}: must be a multiple of the stride of rows, {rows.stride}"
+        return None, f"config rows={settings.rows}: must be a multiple of the stride of rows, {rows.stride}"
     if settings.rows % rows.lhs_dilation > 0 or settings.columns % num_phases(columns) > 0:
-        return (
+        return None, (
             f"{asked}: rows must be a multiple of lhs_dilation, {rows.lhs_dilation}, columns of "
             f"{num_phases(columns)}, so that all blocks see x alike"
         )
-    seen = pixels_among(rows, window_of(rows, settings.rows // rows.stride))
-    height = seen if disjoint else settings.rows // rows.lhs_dilation
-    width = window_width(columns, settings.columns if disjoint else min(settings.columns, columns.out), disjoint)
-    if seen == 0 or width == 0:
+    if settings.beside * settings.below * settings.images > P_MAX:
+        return None, (
+            f"config beside={settings.beside}, below={settings.below}, images={settings.images}: their product must be "
+            f"at most {P_MAX}; use fewer"
+        )
+    if disjoint and settings.beside > 1:
+        return None, f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
+    if disjoint and settings.channels > P_MAX:
         return (
+            None,
+            f"config channels={settings.channels}: must be at most {P_MAX} unless channels are contiguous (NHWC)",
+        )
+    least = least_columns(columns, disjoint)
+    if settings.columns < least:
+        return None, (
+            f"config columns={settings.columns}, S={columns.taps}: windows of NCHW do not overlap, and must be as wide "
+            f"as all taps, which then share y with neighbours alone; use {least}"
+        )
+    made = BlockSchedule(geometry, settings)
+    if made.size * made.depth == 0:
+        return None, (
             f"{asked}, lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: a block sees no pixel; use more, or "
             f"implicit_gemm"
         )
-    if height * width > most:
-        return f"{asked}, S={columns.taps}: {width} columns of x times {height} rows must be at most {most}; use fewer"
-    sums = settings.rows // rows.stride * settings.columns
-    if not disjoint and sums > BANK_COLUMNS:
-        return f"{asked}: {sums} sums of a block must fit a bank, {BANK_COLUMNS}; use fewer"
-    if settings.beside * settings.below * settings.images > most:
-        return (
-            f"config beside={settings.beside}, below={settings.below}, images={settings.images}: their product must be "
-            f"at most {most}; use fewer"
+    if made.size > P_MAX:
+        return None, (
+            f"{asked}, S={columns.taps}: {made.width} columns of x times {made.rows} rows must be at most {P_MAX}; use "
+            f"fewer"
         )
-    if not disjoint:
-        return ""
-    if settings.beside > 1:
-        return f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
-    if settings.channels > most:
-        return f"config channels={settings.channels}: must be at most {most} unless channels are contiguous (NHWC)"
-    return disjoint_misfit(columns, settings, settings.rows // rows.stride)
-
-
-def disjoint_misfit(columns: Axis, settings: DepthwiseSettings, out_rows: int) -> str:
-    """Why windows cannot be disjoint; "" if they can."""
-    if settings.columns < least_columns(columns, True):
-        return (
-            f"config columns={settings.columns}, S={columns.taps}: windows of NCHW do not overlap, and must be as wide "
-            f"as all taps, which then share y with neighbours alone; use {least_columns(columns, True)}"
-        )
-    for span in disjoint_spans(windows_of(columns, settings.columns, True), columns.out, out_rows):
-        if span.columns[1] * out_rows > BANK_COLUMNS:
-            return (
-                f"config rows={settings.rows}, columns={settings.columns}: {out_rows} rows of "
-                f"{span.columns[1]} columns of y must fit a bank, {BANK_COLUMNS}; use fewer"
-            )
-    return ""
+    if math.prod(made.bank) > BANK_COLUMNS:
+        return None, f"{asked}: {math.prod(made.bank)} sums must fit a bank, {BANK_COLUMNS}; use fewer"
+    return made, ""
 
 
 @dataclass(frozen=True)
@@ -373,11 +357,10 @@ def front_of(axis: Axis) -> int:
     return axis.before // apart if axis.before >= 0 else -div_ceil(-axis.before, apart)
 
 
-def pixels_among(axis: Axis, places: int) -> int:
-    """Elements of x among a window's first `places`, which count zeros between elements; the window begins at the same
-    distance from an element as the first output's."""
+def pixels_of(axis: Axis, outputs: int) -> int:
+    """Elements of x in the window of so many outputs, the first of them as far from an element as the first of all."""
     first = axis.before - front_of(axis) * axis.lhs_dilation
-    return div_ceil(max(0, places - first), axis.lhs_dilation)
+    return div_ceil(max(0, window_of(axis, outputs) - first), axis.lhs_dilation)
 
 
 def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
@@ -406,29 +389,23 @@ def window_width(columns: Axis, most: int, disjoint: bool) -> int:
     """Columns of x of a window of `most` columns of y, a multiple of `num_phases`."""
     if disjoint:
         return most * columns.stride // columns.lhs_dilation
-    return pixels_among(columns, window_of(columns, most))
+    return pixels_of(columns, most)
 
 
 def disjoint_spans(windows: Sequence[Window], out: int, out_rows: int) -> list[Span]:
     """The fewest spans of all `out` columns of y, for disjoint windows; a span is too wide for a bank if the columns
     from an even window to the next are."""
     edges = [0, *(window.q for window in windows[2::2]), out]
-    found, first = [], 0
-    for last in range(1, len(edges)):
-        if last + 1 == len(edges) or (edges[last + 1] - edges[first]) * out_rows > BANK_COLUMNS:
-            found.append(span_between(windows, edges, first, last))
-            first = last
+    seen = [(one.q, one.q + one.qn) if v % 2 else (edges[v // 2], edges[v // 2 + 1]) for v, one in enumerate(windows)]
+    found, begin = [], 0
+    for end, after in itertools.pairwise([*edges[1:], out + BANK_COLUMNS]):
+        if (after - begin) * out_rows <= BANK_COLUMNS:
+            continue
+        products = []
+        for v in sorted(range(len(windows)), key=lambda v: v % 2):  # even ones overwrite
+            low, high = max(begin, seen[v][0]), min(end, seen[v][1])
+            if low < high:
+                products.append(WindowProduct((v, 1), (low - begin, high - low), low - windows[v].q, v % 2 > 0))
+        found.append(Span((begin, end - begin), tuple(products)))
+        begin = end
     return found
-
-
-def span_between(windows: Sequence[Window], edges: Sequence[int], first: int, last: int) -> Span:
-    """The span from one edge to another."""
-    begin, end, products = edges[first], edges[last], []
-    for index in range(first, last):
-        q, qn = edges[index], edges[index + 1] - edges[index]
-        products.append(WindowProduct((2 * index, 1), (q - begin, qn), q - windows[2 * index].q, False))
-    for v in range(1, len(windows), 2):
-        q, stop = max(begin, windows[v].q), min(end, windows[v].q + windows[v].qn)
-        if q < stop:
-            products.append(WindowProduct((v, 1), (q - begin, stop - q), q - windows[v].q, True))
-    return Span((begin, end - begin), tuple(products))

@@ -30,6 +30,7 @@ from ....schedules.tiles import (
     cut,
     cut_at,
     div_ceil,
+    parts_of_images,
     share,
     size_of,
     some_of,
@@ -50,12 +51,11 @@ from .loop import Core, bias_of
 @dataclass
 class Planes(nl.NKIObject):
     """Planes [(image, c), rows, columns] of some images (first, count) of an item: `raw` in memory order, `framed` in
-    zeros, None at first; (first, end) of the rows and columns of x in `framed`; its shape."""
+    zeros, None at first; its shape; filled: first row, end, first column, end of x in it."""
 
     images: tuple
-    rows: tuple
-    columns: tuple
     shape: tuple
+    filled: tuple
     raw: Any
     framed: Any = None
 
@@ -97,7 +97,8 @@ class BlockCore(Core):
         self.planes_until(1)
         self.matrices_for(0)
         for number in range(buffers):
-            for job in self.frame_jobs(number) + self.transpose_jobs(number, number + 1 < buffers):
+            jobs = self.frame_jobs(number) + (self.transpose_jobs(number) if number + 1 < buffers else [])
+            for job in jobs:
                 job()
         self.lines_until(len(self.taps))
 
@@ -122,15 +123,13 @@ class BlockCore(Core):
         plan, cn = self.plan, item.channels[1]
         x_sbuf, results = self.tile_of(index), self.start_results(item)
         spans, pieces = plan.spans_of(item), cut_at(cn, max(1, BANK_COLUMNS // size_of(plan.bank)))
-        # no background work after the last bank: the next tile's first matmuls would wait for it
-        turns, turn = max(1, len(pieces) * len(spans) - 1), 0
-        for piece in pieces:
-            for span in spans:
-                yield self.bank_of(item, x_sbuf, span, piece, results)
-                for job in some_of(jobs, share(len(jobs), turns, turn)):
-                    job()
-                turn += 1
-            if not plan.by_pixels or piece == pieces[-1]:
+        banks = list(itertools.product(pieces, spans))
+        for turn, (piece, span) in enumerate(banks):
+            yield self.bank_of(item, x_sbuf, span, piece, results)
+            # no background work after the last bank: the next tile's first matmuls would wait for it
+            for job in some_of(jobs, share(len(jobs), max(1, len(banks) - 1), turn)):
+                job()
+            if turn + 1 == len(banks) or (span == spans[-1] and not plan.by_pixels):
                 stored = (0, cn) if plan.by_pixels else piece
                 store_regions(self.operands.y, results[0], result_regions(self.geometry, plan, item, stored))
 
@@ -138,25 +137,23 @@ class BlockCore(Core):
         """A bank of sums of a span and some channels (first, count), as `run` takes it: a product for each of the
         blocks below each other; evacuated into a tile of results."""
         plan, (c, count), below, (height, width) = self.plan, piece, self.plan.below(item), self.plan.bank
-        number = self.round_of(item)
-        (matrices, bias_sbuf), qn, parts = self.matrices[number], span.columns[1], results[0].shape[0]
+        number, qn, parts = self.round_of(item), span.columns[1], results[0].shape[0]
+        matrices, bias_sbuf = self.matrices[number]
         c0 = item.channels[0] - self.rounds[number][0] + c
         acc_psum = nl.ndarray((parts, count, height, width), dtype=nl.float32, buffer=nl.psum)
 
         def products(_):
             for channel, product, k in itertools.product(range(count), span.products, range(plan.depth)):
                 (v, beside), places = product.windows, plan.rows_of_block(k) * plan.width
-                b = v * below + k
+                b, c_of, columns = v * below + k, c0 + channel, product.columns
                 x = x_sbuf[0:places, 0:beside, b : b + item.below[1], 0 : item.images[1], c + channel]
-                moving = moving_of(matrices[0:places], c0 + channel, product, k)
-                dst = acc_psum[:, channel, :, product.columns[0] : sum(product.columns)]
-                yield dst, x, moving, product.adds or k > 0
-
-        def moving_of(matrices, channel, product, k):
-            if plan.by_pixels:
-                return matrices[:, k * plan.sums : k * plan.sums + width, channel]
-            (down, on), q = self.plan.matrix_steps, product.first
-            return matrices[:, channel, 0 : plan.step : down, q * on : (q + product.columns[1] - 1) * on + 1 : on]
+                if plan.by_pixels:
+                    moving = matrices[0:places, k * plan.sums : k * plan.sums + width, c_of]
+                else:
+                    down, on = self.geometry.rows.stride, self.geometry.columns.stride
+                    taken = along(product.first * on, columns[1], on)
+                    moving = matrices[0:places, c_of, 0 : plan.settings.rows : down, taken]
+                yield acc_psum[:, channel, :, columns[0] : sum(columns)], x, moving, product.adds or k > 0
 
         def leave():
             bias, acc = bias_of(bias_sbuf, c0, (parts, count, plan.out_rows, qn)), acc_psum[:, :, :, 0:qn]
@@ -178,13 +175,11 @@ class BlockCore(Core):
         seen = [plan.below(item) - (row >= plan.rows_of_block(plan.depth - 1)) for row in range(plan.rows)]
         windows = [places_inside(start, 1, width, geometry.columns.size) for start in starts]
         lines = [places_inside(first, plan.apart, count, rows.size) for first, count in zip(firsts, seen)]
-        buffer = self.buffers[index % len(self.buffers)]
-        clear_blocks(buffer, tile_sbuf.shape, width, windows, lines, self.zeros_sbuf)
-        for v, start in enumerate(starts):
-            for row, (first, (_, end)) in enumerate(zip(firsts, lines)):
-                dst = tile_sbuf[row * width : (row + 1) * width, v, 0:end, 0:nn, 0:cn]
-                counts = (cn, nn, end, width)
-                load_x(dst, self.operands, geometry, (c0, n0, first, start), counts, "whnc", plan.apart)
+        clear_blocks(self.buffers[index % len(self.buffers)], tile_sbuf.shape, width, windows, lines, self.zeros_sbuf)
+        for (v, start), (row, first) in itertools.product(enumerate(starts), enumerate(firsts)):
+            end = lines[row][1]
+            dst = tile_sbuf[row * width : (row + 1) * width, v, 0:end, 0:nn, 0:cn]
+            load_x(dst, self.operands, geometry, (c0, n0, first, start), (cn, nn, end, width), "whnc", plan.apart)
 
     def planes_until(self, count):
         """Start the loads of planes of the first `count` items."""
@@ -195,11 +190,11 @@ class BlockCore(Core):
         geometry, plan, (c0, cn), found = self.geometry, self.plan, item.channels, []
         _, height, width = plan.framed_shape(item)
         row, column = item.below[0] * plan.apart - front_of(geometry.rows), plan.windows[0].start
-        rows = h, h_end = places_inside(row, 1, height, geometry.rows.size)
-        columns = w, w_end = places_inside(column, 1, width, geometry.columns.size)
+        h, h_end = places_inside(row, 1, height, geometry.rows.size)
+        w, w_end = places_inside(column, 1, width, geometry.columns.size)
         for n, nn in cut_at(item.images[1], images_together(item)):
             raw_sbuf = next(self.raws)[0 : nn * cn, 0 : h_end - h, 0 : w_end - w]
-            found.append(Planes((n, nn), rows, columns, (nn * cn, height, width), raw_sbuf))
+            found.append(Planes((n, nn), (nn * cn, height, width), (h, h_end, w, w_end), raw_sbuf))
             first, counts = (c0, item.images[0] + n, row + h, column + w), (cn, nn, h_end - h, w_end - w)
             load_x(raw_sbuf, self.operands, geometry, first, counts, "nchw")
         return found
@@ -212,19 +207,18 @@ class BlockCore(Core):
 
     def frame(self, planes):
         """Copy planes between zeros; a buffer keeps those of earlier planes with zeros in the same places."""
-        buffer, (h, h_end), (w, w_end), (parts, height, width) = next(self.framed), planes.rows, planes.columns, planes.shape
-        planes.framed, key = buffer.tile[0:parts, 0:height, 0:width], (planes.shape, planes.rows, planes.columns)
-        is_empty = h == h_end or w == w_end
+        buffer, (parts, height, width), (h, h_end, w, w_end) = next(self.framed), planes.shape, planes.filled
+        planes.framed, key = buffer.tile[0:parts, 0:height, 0:width], (planes.shape, planes.filled)
         if buffer.zeros != key:
             buffer.zeros = key
-            for a, b, c, d in around(height, width, (height, height, 0, width) if is_empty else (h, h_end, w, w_end)):
+            for a, b, c, d in around(height, width, planes.filled):
                 nisa.memset(dst=planes.framed[:, a:b, c:d], value=0.0, engine=nisa.engine.gpsimd)
-        if not is_empty:
+        if h < h_end and w < w_end:
             copy_by_vector(planes.framed[:, h:h_end, w:w_end], planes.raw, self.ledger)
 
-    def transpose_jobs(self, index, asked=True):
+    def transpose_jobs(self, index):
         """Background work that transposes the blocks of item number `index`, if it exists, a bank each."""
-        if index >= len(self.items) or not asked:
+        if index >= len(self.items):
             return []
         item, plan, tile_sbuf = self.items[index], self.plan, self.tile_of(index)
         together = transposes_of_bank(images_together(item) * item.channels[1], self.geometry.itemsize)
@@ -248,8 +242,8 @@ class BlockCore(Core):
     def start_results(self, item):
         """(tile of results, residual times beta or None) of an item."""
         operands, plan, columns, shape = self.operands, self.plan, self.geometry.columns.out, self.plan.y_shape(item)
-        ragged = sum(item.below) * plan.out_rows > self.geometry.rows.out
-        ragged = ragged or (plan.by_pixels and plan.columns * len(plan.windows) > columns)
+        ragged = plan.by_pixels and plan.columns * len(plan.windows) > columns
+        ragged = ragged or sum(item.below) * plan.out_rows > self.geometry.rows.out
         regions = result_regions(self.geometry, plan, item, (0, item.channels[1]))
         y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
         return y_sbuf, residual_of(operands, shape, regions, slice(None) if ragged else None)
@@ -307,7 +301,7 @@ class BlockCore(Core):
         R, S, on = rows.taps, columns.taps, columns.dilation
         together = S if flipped != forwards else 1
         for (r, s), engine in zip(itertools.product(range(R), range(0, S, together)), engines):
-            at = (plan.step + r * rows.dilation) * plan.pitch + s * on
+            at = (plan.settings.rows + r * rows.dilation) * plan.pitch + s * on
             # taps beyond the last element see only zeros between pixels
             count = min(together, div_ceil(length - at, on))
             if count > 0:
@@ -323,14 +317,12 @@ class BlockCore(Core):
         plan, P_MAX, length, run = self.plan, nl.tile_size.pmax, self.plan.line_length, self.plan.matrix_size
         self.lines_until((at + cn - 1) // P_MAX + 1)
         for place in range(plan.size):
-            start, done = length - 1 - run - plan.place_of(place), 0
-            while done < cn:
-                line, first = divmod(at + done, P_MAX)
-                count = min(cn - done, P_MAX - first)
-                src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=first * length + start)
+            start = length - 1 - run - plan.place_of(place)
+            for line, done, count in parts_of_images(at, cn, P_MAX):
+                offset = (at + done) % P_MAX * length + start
+                src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=offset)
                 copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
-                done += count
-        return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn, plan.step, plan.pitch))
+        return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn, plan.settings.rows, plan.pitch))
 
     def matrix_jobs(self, tile_sbuf, cn):
         """Background work that makes the matrices of the next `cn` channels in a tile [places, column, c], a bank
@@ -365,21 +357,18 @@ def clear_blocks(buffer, shape, width, windows, lines, zeros_sbuf):
     buffer.zeros, tile_sbuf, count = key, buffer.tile, cn
     if is_16bit(tile_sbuf.dtype) and tile_sbuf.shape[4] % 2 == 0 and cn % 2 == 0:
         tile_sbuf, count = tile_sbuf.view(nl.float32), cn // 2
-    whole = [one == (0, width) for one in windows]
     padded = [b for b in range(below) if any(not first <= b < end for first, end in lines)]
-    spots = [(v, 0, below) for v in range(len(windows)) if not whole[v]]
-    spots += [(v, b, b + 1) for b in padded for v in range(len(windows)) if whole[v]]
+    spots = [(v, 0, below) for v, one in enumerate(windows) if one != (0, width)]
+    spots += [(v, b, b + 1) for b in padded for v, one in enumerate(windows) if one == (0, width)]
     zero, fifth = zeros_sbuf.view(nl.float32) if tile_sbuf.dtype == nl.float32 else zeros_sbuf, count // 5
     for v, b, end in spots:
-        by_gpsimd, by_scalar, by_vector = (
-            tile_sbuf[:, v, b:end, 0:images, c : c + some]
-            for c, some in ((0, fifth), (fifth, 2 * fifth), (3 * fifth, count - 3 * fifth))
-        )
+        block_sbuf = tile_sbuf[:, v, b:end, 0:images]
         if fifth > 0:
-            nisa.memset(dst=by_gpsimd, value=0.0, engine=nisa.engine.gpsimd)
-            pattern = [[zero.shape[1], by_scalar.shape[0]], *([0, extent] for extent in by_scalar.shape[1:])]
-            nisa.tensor_copy(dst=by_scalar, src=zero.ap(pattern=pattern, offset=0), engine=nisa.engine.scalar)
-        nisa.memset(dst=by_vector, value=0.0, engine=nisa.engine.vector)
+            nisa.memset(dst=block_sbuf[:, :, :, 0:fifth], value=0.0, engine=nisa.engine.gpsimd)
+            dst = block_sbuf[:, :, :, fifth : 3 * fifth]
+            pattern = [[zero.shape[1], dst.shape[0]], *([0, extent] for extent in dst.shape[1:])]
+            nisa.tensor_copy(dst=dst, src=zero.ap(pattern=pattern, offset=0), engine=nisa.engine.scalar)
+        nisa.memset(dst=block_sbuf[:, :, :, 3 * fifth : count], value=0.0, engine=nisa.engine.vector)
 
 
 def results_of(plan, tile_sbuf, channels, columns):
@@ -395,17 +384,17 @@ def result_regions(geometry, plan, item, channels):
     last blocks with fewer rows."""
     strides, P, height = geometry.y_strides, geometry.rows.out, plan.out_rows
     (c, cn), (n, nn), (b0, bn), found = channels, item.images, item.below, []
-    c0, whole = item.channels[0] + c, min(bn, P // height - b0)
+    c0, whole, windows = item.channels[0] + c, min(bn, P // height - b0), [(0, geometry.columns.out)]
+    if plan.by_pixels:
+        windows = [(window.q, window.qn) for window in some_of(plan.windows, item.windows)]
     for first, count, pn in ((0, whole, height), (whole, bn - whole, P % height)):
         if count <= 0 or pn <= 0:
             continue
-        rows, images, row = [height * strides[2], count], [strides[1], nn], (b0 + first) * height
-        if not plan.by_pixels:
-            pattern = [rows, images, [strides[0], cn], [strides[2], pn], [strides[3], geometry.columns.out]]
-            found.append(((first * nn, c, 0, 0), pattern, offset_at(strides, (c0, n, row, 0))))
-            continue
-        for v, window in enumerate(plan.windows[item.windows[0] : sum(item.windows)]):
-            pattern = [rows, images, [strides[2], pn], [strides[3], window.qn], [strides[0], cn]]
-            place = ((v * bn + first) * nn, 0, 0, c)
-            found.append((place, pattern, offset_at(strides, (c0, n, row, window.q))))
+        row, blocks = (b0 + first) * height, [[height * strides[2], count], [strides[1], nn]]
+        for v, (q, qn) in enumerate(windows):
+            channels, place = [strides[0], cn], (v * bn + first) * nn
+            pixels = [[strides[2], pn], [strides[3], qn]]
+            inner = [*pixels, channels] if plan.by_pixels else [channels, *pixels]
+            place = (place, 0, 0, c) if plan.by_pixels else (place, c, 0, 0)
+            found.append((place, blocks + inner, offset_at(strides, (c0, n, row, q))))
     return found
