@@ -155,14 +155,10 @@ class Schedule:
     def steps(self, core: int, cores: int) -> list[tuple[int, int]]:
         """(weight-resident group, output tile) of a core, in order."""
         every = [(b, i) for b, one in enumerate(self.residents) for i in range(len(one.items))]
-        if self.gathers:
-            first, n = share(len(every), cores, core)
-            return every[first : first + n]
-        if self.by_channels:
-            first, n = share(len(self.residents), cores, core)
-            return [one for one in every if first <= one[0] < first + n]
-        first, n = share(len(self.residents[0].items), cores, core)
-        return [one for one in every if first <= one[1] < first + n]
+        # the cores share steps, weight-resident groups or output tiles
+        shared = range(len(every)) if self.gathers else [b if self.by_channels else i for b, i in every]
+        first, n = share(max(shared) + 1, cores, core)
+        return [one for at, one in zip(shared, every, strict=True) if first <= at < first + n]
 
     def operands_of(self, sweep: int, lane: tuple[Part, Part, Part]) -> list[tuple[Sweep, tuple[Part, Part, Part]]]:
         """(sweep, lane) of a sweep's products with x of a lane, the same for all K tiles; of each X of K packing."""

@@ -299,14 +299,11 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
             images -= 1
     ring = max(2, min(RING, RING_BYTES // (axis_elements(planes, images) * row_bytes * made.block_rows(blocks))))
     made = replace(made, images=images, blocks=min(blocks, settings.blocks), ring=ring)
-    return replace(made, rest=_rest_of(geometry, made, settings.rest)) if settings.rest else made
-
-
-def _rest_of(geometry: Geometry, made: Stack, count: int) -> Stack:
-    """The Stack of the last `count` channels."""
-    B, D, G = rest_sizes(geometry.rows, geometry.columns, count, made.U, made.V)
-    whole = made.whole if D == 1 else -1
-    return replace(made, geometry=replace(geometry, C=count), B=B, D=D, G=G, whole=whole, c0=geometry.C - count)
+    if settings.rest == 0:
+        return made
+    B, D, G = rest_sizes(rows, geometry.columns, settings.rest, U, V)
+    own, whole = replace(geometry, C=settings.rest), made.whole if D == 1 else -1
+    return replace(made, rest=replace(made, geometry=own, B=B, D=D, G=G, whole=whole, c0=geometry.C - settings.rest))
 
 
 @lru_cache(maxsize=1024)
@@ -402,17 +399,13 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Stack | None:
 def scheduled(stack: Stack, settings: Any) -> Schedule:
     """The Schedule of a Stack: one x for all M tiles; in depthwise problems an x for each."""
     C = stack.geometry.C
-    tiles = [
-        RowTile(0, 0, k0 if stack.diagonal else 0, n if stack.diagonal else C, k0, stack.U * n)
-        for k0, n in stack.m_tiles
-    ]
-    every = tuple((one,) for one in tiles)
+    channels = [(k0, n) if stack.diagonal else (0, C) for k0, n in stack.m_tiles]
+    every = zip(channels, stack.m_tiles, strict=True)
+    tiles = [(RowTile(0, 0, *c, k0, stack.U * n),) for c, (k0, n) in every]
     return Schedule(
         axes=stack.axes,
         sweeps=stack.sweeps,
-        residents=tuple(Resident((one,), stack.items) for one in every)
-        if stack.diagonal
-        else (Resident(every, stack.items),),
+        residents=tuple(Resident(own, stack.items) for own in (zip(tiles) if stack.diagonal else [tuple(tiles)])),
         k_tiles=((0, C, 0, 1),),
         rows=P_MAX,
         slot=slot_for(stack.U * stack.kn),

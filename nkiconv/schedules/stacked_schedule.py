@@ -342,34 +342,32 @@ class Stack:
         """M tiles whose filters may be loaded ahead."""
         return max(2, PADDED_BYTES // (self.z_elements * self.geometry.itemsize))
 
-    def columns_of(self, g: int) -> int:
-        """Columns of taps of a group."""
-        return min(self.D, self.geometry.columns.taps - g * self.D)
-
     @property
     def filter_slots(self) -> int:
         """Transposes of a filter: one of all (u, k), or one for each u."""
         return self.U if self.filters == "apart" else 1
 
-    def filter_groups(self) -> list[tuple[int, int]]:
-        """(plane of taps, group of columns of taps) of each filter, ordered by plane, group, phase, block of rows."""
-        each = len(self.phases) * self.num_taps
-        return [(t, g) for t in range(self.geometry.planes.taps) for g in self.order for _ in range(each)]
+    def filter_groups(self) -> list[tuple[int, int, int]]:
+        """(plane of taps, first of a group of columns of taps, count) of each filter, ordered by plane, group, phase,
+        block of rows."""
+        each, S = len(self.phases) * self.num_taps, self.geometry.columns.taps
+        groups = [(g * self.D, min(self.D, S - g * self.D)) for g in self.order]
+        return [(t, *group) for t in range(self.geometry.planes.taps) for group in groups for _ in range(each)]
 
     def filter_banks(self, per_bank: int) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
         """Filters of an M tile that are evacuated together, in order: (the first, columns of taps of each, (plane of
         taps, first row of Z, first column of taps) of each transpose); per_bank: transposes that fit a bank."""
         groups, each = self.filter_groups(), len(self.phases) * self.num_taps
         most = min(max(1, per_bank // self.filter_slots), div_ceil(len(groups), FILTER_PARTS))
-        for dn, some in itertools.groupby(range(len(groups)), key=lambda index: self.columns_of(groups[index][1])):
+        for dn, some in itertools.groupby(range(len(groups)), key=lambda index: groups[index][2]):
             alike = list(some)
             for part in cut_at(len(alike), most):
                 sources = []
                 for index in some_of(alike, part):
-                    t, g = groups[index]
+                    t, s, _ = groups[index]
                     row = index % self.num_taps * self.B + self.lead - self.phases[index % each // self.num_taps]
                     for u in range(self.filter_slots):
-                        sources.append((t, row - u * self.V * self.geometry.rows.stride, g * self.D))
+                        sources.append((t, row - u * self.V * self.geometry.rows.stride, s))
                 yield alike[part[0]], dn, sources
 
     # memory

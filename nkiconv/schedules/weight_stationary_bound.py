@@ -30,7 +30,6 @@ from .prices import (
     transposed_ns,
 )
 from .settings import WARM_UP_MAX
-from .stacked_schedule import Stack
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 from .weight_stationary_filters_bound import filters_of
 
@@ -147,30 +146,28 @@ class Bound:
     def x_ns(self, tile: tuple[RowTile, ...], lanes: Lanes) -> float:
         """ns of DMA for x of an output tile."""
         if self.stack is not None:
-            return sum(self.stacked_ns(*one) for one in self.stack.lanes_of(lanes[0]))
+            every = self.stack.lanes_of(lanes[0])
+            return sum(
+                self.loaded_ns(lane, lane[1].xn, one.parts, one.G == 1 and one.whole >= 0) for one, lane in every
+            )
         geometry, schedule, (z, p, q) = self.geometry, self.schedule, lanes[0]
-        columns, k_tiles, item = min(q.xn, geometry.columns.size), len(schedule.k_tiles), geometry.hbm_itemsize
-        parts, whole = schedule.k_tiles[-1][1] * len(lanes), columns == geometry.columns.size == geometry.x_strides[2]
-        if schedule.gathers:
-            parts = sum(one.cn for one in tile if one.lane < len(lanes))
+        k_tiles, (_, each, _, loads) = len(schedule.k_tiles), schedule.k_tiles[-1]
+        parts = sum(one.cn for one in tile if one.lane < len(lanes)) if schedule.gathers else each * len(lanes)
         # rows of an output tile that the one before has are copied
         rows = p.xn if self.shift is None or p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)
-        elements = z.xn * rows * columns
         if is_transposed(geometry):
-            loads = len(tile) if schedule.gathers else schedule.k_tiles[-1][3]
-            each = tile[0].cn if schedule.gathers else schedule.k_tiles[-1][1]
-            return k_tiles * loads * transposed_ns(self.target, each, elements, max(1, columns), item)
-        run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
-        return k_tiles * moved_ns(self.target, parts * elements, run, min(P_MAX, parts), item)
+            loads, each = (len(tile), tile[0].cn) if schedule.gathers else (loads, each)
+            columns, item = min(q.xn, geometry.columns.size), geometry.hbm_itemsize
+            return k_tiles * loads * transposed_ns(self.target, each, z.xn * rows * columns, max(1, columns), item)
+        return k_tiles * self.loaded_ns(lanes[0], rows, parts, True)
 
-    def stacked_ns(self, stack: Stack, lane: tuple[Part, ...]) -> float:
-        """ns of DMA for a Stack's X of an output tile."""
+    def loaded_ns(self, lane: tuple[Part, ...], rows: int, parts: int, together: bool) -> float:
+        """ns of DMA for `rows` rows of x of a lane on `parts` partitions; together: whole rows in one run."""
         geometry, (z, p, q) = self.geometry, lane
         columns = min(q.xn, geometry.columns.size)
-        whole = columns == geometry.columns.size == geometry.x_strides[2] and stack.G == 1 and stack.whole >= 0
+        whole = together and columns == geometry.columns.size == geometry.x_strides[2]
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
-        elements = stack.parts * z.xn * p.xn * columns
-        return moved_ns(self.target, elements, run, stack.parts, geometry.hbm_itemsize)
+        return moved_ns(self.target, parts * z.xn * rows * columns, run, min(P_MAX, parts), geometry.hbm_itemsize)
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int) -> float:
         """ns of DMA for an M tile's results of an output tile, and for the residual."""

@@ -323,7 +323,6 @@ def tiles(rows, height, width):
 
 GROUPS = {
     "eight by eight": _of_groups(32, N=3, C=256, H=14, W=14, K=256),
-    "images left over by row tiles": _of_groups(8, N=5, C=32, H=6, W=6, K=32),
     "depthwise": depthwise(96, N=2, H=9, W=7, R=3, S=3, padding=SAME),
     "depthwise, large filter": depthwise(33, N=1, H=12, W=11, R=7, S=5, padding=((3, 3), (2, 2))),
     "rows of taps in parts": depthwise(64, N=1, H=3, W=40, R=2, S=11, padding=((1, 0), (5, 5))),

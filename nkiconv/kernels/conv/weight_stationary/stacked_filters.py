@@ -141,8 +141,8 @@ class TransposedFilters(nl.NKIObject):
             own_sbuf = filters_sbuf[0 : dn * B * C, first * slots : first * slots + len(sources), 0:width]
             transpose_together(own_sbuf, sources, item, self.ledger)
         filters_sbuf = filters_sbuf.reshape((schedule.parts, count, slots * width))
-        parts = [schedule.columns_of(g) * B * C for _, g in schedule.filter_groups()]
-        return [filters_sbuf[0:size, index, 0 : slots * width] for index, size in enumerate(parts)]
+        groups = enumerate(schedule.filter_groups())
+        return [filters_sbuf[0 : dn * B * C, index, 0 : slots * width] for index, (_, _, dn) in groups]
 
 
 class ToeplitzFilters(nl.NKIObject):
