@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .geometry import Axis, num_phases, outputs_met
+from .geometry import Axis, num_phases
 from .tiles import div_ceil
 
 
@@ -20,8 +20,7 @@ class BlockAxis:
     """An axis of a Geometry in blocks; size, out and blocks are of one of its images.
 
     origin: first output of block 0, 0 or negative (outside y). taps: for each output of a block (tap, e) of its taps,
-    in order. low, high: least and largest e. gaps: lhs_dilation if blocks are single outputs, which then read every
-    gaps-th tap; 1 if blocks span it.
+    in order. low, high: least and largest e.
     """
 
     images: int
@@ -35,7 +34,6 @@ class BlockAxis:
     taps: tuple[tuple[tuple[int, int], ...], ...]
     low: int
     high: int
-    gaps: int = 1
 
     @property
     def step(self) -> int:
@@ -101,8 +99,6 @@ class Part:
 
     def valid_range(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
         """The valid range of element e in blocks (first, count), as `geometry.valid_range` gives it for outputs."""
-        if self.axis.gaps > 1:
-            return outputs_met(self.axis.size, self.axis.apart, self.axis.gaps, e, *blocks)
         apart, m0, end = self.axis.apart, blocks[0], blocks[0] + blocks[1]
         first = max(m0, div_ceil(max(0, self.x0 - e), apart))
         last = min(end, div_ceil(max(0, self.x0 + self.xn - e), apart))
@@ -166,9 +162,9 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
     )
 
 
-def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, sweeps: int = 1, gaps: int = 1) -> BlockAxis:
+def plain_axis(size: int, out: int, apart: int = 1, images: int = 1, sweeps: int = 1) -> BlockAxis:
     """An axis of blocks of `sweeps` outputs, one in each sweep; neighbouring blocks' first elements are `apart`."""
-    return BlockAxis(images, size, out, 1, sweeps, apart, 0, out // sweeps, (((0, 0),),), 0, 0, gaps)
+    return BlockAxis(images, size, out, 1, sweeps, apart, 0, out // sweeps, (((0, 0),),), 0, 0)
 
 
 def planes_of(part: Part) -> tuple[int, int]:

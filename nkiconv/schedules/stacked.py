@@ -154,6 +154,8 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         reason = one_group_unsupported(geometry, ALGORITHM, True)
     if reason != "":
         return reason
+    if geometry.planes.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: stacked takes 1; use weight_stationary"
     if depthwise and max(geometry.rows.size, geometry.rows.out) > P_MAX:
         return (
             f"H={geometry.rows.size}, P={geometry.rows.out}: stacked takes at most {P_MAX} rows of a depthwise "

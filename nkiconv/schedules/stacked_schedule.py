@@ -209,7 +209,7 @@ class Stack:
         planes, columns = self.geometry.planes, self.geometry.columns
         images = planes.images
         return (
-            plain_axis(planes.size // images, planes.out // images, planes.stride, images, gaps=planes.lhs_dilation),
+            plain_axis(planes.size // images, planes.out // images, planes.stride, images),
             plain_axis(self.block_rows(self.num_blocks), self.num_blocks * self.V, self.step, sweeps=self.V),
             plain_axis(self.width, columns.out, columns.stride),
         )

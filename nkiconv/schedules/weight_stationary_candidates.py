@@ -33,8 +33,7 @@ from .weight_stationary import (
     PhasesSettings,
     unsupported_phases,
 )
-from .weight_stationary_bound import Bound
-from .weight_stationary_filters_bound import filters_moved_ns
+from .weight_stationary_bound import Bound, filters_moved_ns
 
 #: Settings of an output tile's size only: candidates that differ in no other have the same sums.
 TILE_BYTES = ("x_bytes", "y_bytes")
@@ -133,9 +132,7 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     rests = values_of(given, "rest", rests_tried(geometry.C, options))
     for one in [fixed] if B else itertools.chain.from_iterable(sizes_tried(geometry, rest) for rest in rests):
         packed = packed_of(geometry, one)
-        ways = values_of(
-            given, "filters", stacked.ways_of(geometry, given.get("rows", one[0]), given.get("outputs", one[2]))
-        )
+        ways = values_of(given, "filters", stacked.ways_of(geometry, one[0], one[2]))
         bounds += [(least(one, packed, way), len(bounds), one, way) for way in ways]
     for ns, _, one, way in sorted(bounds):
         sizes = dict(zip(SIZES_OF_BLOCKS, one, strict=True))

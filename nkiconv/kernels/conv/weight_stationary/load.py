@@ -296,7 +296,9 @@ class StackedPrologue(nl.NKIObject):
             strip = x_sbuf[0:parts, 0:dn, held[0] - m0 : held[-1] + 1 - m0, low:high]
             mask = self.mask_of_columns(low, high).expand_dim(1).broadcast(1, len(held))
             for plane in range(dn):
-                self.multiply(strip[0:parts, plane], mask)
+                own = strip[0:parts, plane]
+                nisa.tensor_tensor(dst=own, data1=own, data2=mask, op=nl.multiply, engine=nisa.engine.vector)
+                book_vector(self.ledger, size_of(own.shape[1:]))
         for m in held:
             if stack.rows_held(m)[1] < stack.B:
                 block = x_sbuf[0:parts, 0:dn, m - m0, self.low : self.high]
@@ -305,11 +307,6 @@ class StackedPrologue(nl.NKIObject):
                     engine=nisa.engine.vector,
                 )  # fmt: skip
                 book_vector(self.ledger, size_of(block.shape[1:]))
-
-    def multiply(self, data, mask):
-        """data *= mask."""
-        nisa.tensor_tensor(dst=data, data1=data, data2=mask, op=nl.multiply, engine=nisa.engine.vector)
-        book_vector(self.ledger, size_of(data.shape[1:]))
 
     def mask_of_columns(self, low, high):
         """A mask [(d, b, c), columns]: 1 if columns low .. high - 1 are in x at shift d, else 0."""
