@@ -28,7 +28,7 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
     if reason == "" and takes_windows(geometry):
         return windows_unsupported(options)
     if reason == "":
-        reason = one_group_unsupported(geometry, NAME, False)
+        reason = one_group_unsupported(geometry, NAME)
     if reason == "" and writes_rows(geometry):
         return rows_unsupported(geometry, options) or no_prologue(options, f"{NAME} takes none where y is NCDHW")
     if reason == "":

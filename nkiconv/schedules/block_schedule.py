@@ -110,9 +110,9 @@ class Schedule:
     """All work of a launch.
 
     k_tiles: K tiles, (first channel, count, first segment, count). rows: of a row tile. slot: columns of a stationary,
-    and partitions of results, between outputs. extents: the largest of a tile of results. packs: whether stationaries
-    are composed on chip, not views of loaded filters. gathers: whether the rows of a block are evacuated together, and
-    then brought to the partitions of one of them.
+    and partitions of results, between outputs. packs: whether stationaries are composed on chip, not views of loaded
+    filters. gathers: whether the rows of a block are evacuated together, and then brought to the partitions of one of
+    them.
     """
 
     axes: tuple[BlockAxis, BlockAxis, BlockAxis]
@@ -126,7 +126,6 @@ class Schedule:
     #: warm-up matmuls after the first stationaries
     late_warmup: int = 0
     segments: int = 1
-    extents: tuple[int, int, int] = (1, 1, 1)
     packs: bool = False
     gathers: bool = False
     by_channels: bool = False
@@ -140,6 +139,19 @@ class Schedule:
     def pack(self) -> Stack | Shift | None:
         """The K packing or M packing; with either, partitions of sums hold rows of y."""
         return self.stack or self.shift
+
+    @cached_property
+    def extents(self) -> tuple[int, int, int]:
+        """The most planes, rows and columns of results of an output tile."""
+        every = {id(one.items): one.items for one in self.residents}.values()
+        lanes = [lane for items in every for own in items for lane in own]
+        z, p, q = (max(lane[axis].yn for lane in lanes) for axis in range(3))
+        return z, p, q
+
+    @property
+    def pages(self) -> int:
+        """Pages of 128 output channels that an M tile's row tiles fill."""
+        return div_ceil(self.slot, self.rows)
 
     @property
     def together_rows(self) -> int:

@@ -44,7 +44,6 @@ from .options import (
     Options,
     no_prologue,
     no_statistics,
-    one_group_unsupported,
     packed_statistics_bytes,
     prologue_bytes,
     taken_unsupported,
@@ -150,8 +149,6 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
             f"depthwise problems, groups = C = K; use implicit_gemm or weight_stationary"
         )
     reason = settings_class(geometry).unsupported_reason(config) or ("" if depthwise else _together_reason(config))
-    if reason == "" and not depthwise:
-        reason = one_group_unsupported(geometry, ALGORITHM, True)
     if reason != "":
         return reason
     if geometry.planes.lhs_dilation > 1:

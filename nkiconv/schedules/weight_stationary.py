@@ -263,7 +263,7 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
     axes = _axes(geometry, (1, Uh, Uw), True)
     Kt, taps = P_MAX // (Uh * Uw), num_taps(geometry)
     stationaries = geometry.planes.taps * axes[1].window * axes[2].window * P_MAX
-    if per_c > T or per_k > Kt or max(stationaries, per_c * taps) * geometry.itemsize > GROUPS_FILTER_BYTES:
+    if max(stationaries, per_c * taps) * geometry.itemsize > GROUPS_FILTER_BYTES:
         return None
     G = min(geometry.groups, T // per_c, Kt // per_k)
     residents, items = [], functools.cache(lambda lanes, both: tuple(items_of_groups(geometry, axes, lanes, both)))
@@ -285,7 +285,6 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
         k_tiles=((0, G * per_c, 0, 1),),
         rows=T,
         slot=Kt,
-        extents=_extents(residents),
         packs=True,
         gathers=True,
         buffers=X_BUFFERS,
@@ -334,7 +333,6 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
         rows=P_MAX,
         slot=slot_for(settings.segments * widest),
         segments=settings.segments,
-        extents=_extents(residents[:1]),
         packs=packs,
         by_channels=by_channels,
         buffers=X_BUFFERS,
@@ -386,18 +384,6 @@ def _sweeps(geometry: Geometry, axes: tuple[BlockAxis, ...], packs: bool) -> tup
     return tuple(sweeps)
 
 
-def _extents(residents: list[Resident]) -> tuple[int, int, int]:
-    """The most planes, rows and columns of results of an output tile."""
-    lanes = [lane for one in residents for item in one.items for lane in item]
-    z, p, q = (max(lane[axis].yn for lane in lanes) for axis in range(3))
-    return z, p, q
-
-
-def pages(schedule: Schedule) -> int:
-    """Pages of 128 output channels that an M tile's row tiles fill."""
-    return div_ceil(P_MAX // schedule.rows * schedule.slot, P_MAX)
-
-
 def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
     """Upper bound of bytes per partition: x of output tiles, filters as loaded and as stationaries, results."""
     item, taps, z, p, q = geometry.itemsize, num_taps(geometry), *schedule.extents
@@ -408,14 +394,14 @@ def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
         places, per_c = schedule.sweeps[0].size, geometry.C // geometry.groups
         alone = schedule.k_tiles[0][1] == per_c
         each = max(schedule.rows if alone else per_c, geometry.K // geometry.groups) * taps
-        filters = FILTER_BUFFERS * places * P_MAX + (1 + schedule.buffers) * each * (pages(schedule) + 1)
+        filters = FILTER_BUFFERS * places * P_MAX + (1 + schedule.buffers) * each * (schedule.pages + 1)
         if alone:
-            filters += 2 * BANK_COLUMNS * pages(schedule)
+            filters += 2 * BANK_COLUMNS * schedule.pages
         else:
-            filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * P_MAX * pages(schedule)
-        y_tiles = (2 + (2 if residual else 0)) * pages(schedule) * schedule.axes[1].beside
+            filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * P_MAX * schedule.pages
+        y_tiles = (2 + (2 if residual else 0)) * schedule.pages * schedule.axes[1].beside
         # transposed results are beside the results of two output tiles
-        filters += 2 * BANK_COLUMNS * pages(schedule) * schedule.axes[1].beside if geometry.y_strides[0] == 1 else 0
+        filters += 2 * BANK_COLUMNS * schedule.pages * schedule.axes[1].beside if geometry.y_strides[0] == 1 else 0
     else:
         most = max(sum(tile[0].kn for tile in one.tiles) for one in schedule.residents)
         made = sum(sweep.size for sweep in schedule.sweeps) * schedule.width(1) if schedule.packs else 0

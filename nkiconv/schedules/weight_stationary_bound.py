@@ -33,7 +33,6 @@ from .prices import (
 from .settings import WARM_UP_MAX
 from .stacked_schedule import FILTER_PARTS, Stack, loads_by_input, runs_of, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil
-from .weight_stationary import pages
 
 
 class Work(NamedTuple):
@@ -288,7 +287,7 @@ def _packed(target: Target, geometry: Geometry, schedule: Schedule, shift: Shift
 def _of_groups(target: Target, geometry: Geometry, schedule: Schedule, channels: int) -> Filters:
     """Spread between zeros if row tiles have several groups, transposed, copied to the places of each output."""
     by_input, size = geometry.groups == geometry.C, geometry.C // geometry.groups * num_taps(geometry)
-    taps = num_taps(geometry) * (1 if by_input else pages(schedule))
+    taps = num_taps(geometry) * (1 if by_input else schedule.pages)
     moved = moved_ns(target, P_MAX * size, size, P_MAX, geometry.hbm_itemsize)
     transposed = 0.0 if by_input else taps * matmul_ns(target, geometry, 0)
     each_ns = target.gpsimd_ns if channels < schedule.rows and not by_input else target.copy_ns(geometry.itemsize)

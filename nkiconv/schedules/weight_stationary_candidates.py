@@ -129,7 +129,9 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
     B, least = given.get("rows", 0), stacked_least(target, geometry)
     bounds: list[tuple[float, int, Sizes, str]] = []
     fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B, 0), strict=True))
-    rests = values_of(given, "rest", rests_tried(geometry.C, options))
+    # channels with an X of their own: none, or those that leave one more copy of the others room
+    rest = geometry.C - P_MAX // (P_MAX // geometry.C + 1)
+    rests = values_of(given, "rest", [0] if options.prologue.asked or rest == geometry.C else [0, rest])
     for one in [fixed] if B else itertools.chain.from_iterable(sizes_tried(geometry, rest) for rest in rests):
         packed = packed_of(geometry, one)
         ways = values_of(given, "filters", stacked.ways_of(geometry, one[0], one[2]))
@@ -194,12 +196,6 @@ def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, list[P
         return ends_ns + max(array_end_ns(target, 0.0, products_ns), dma_ns)
 
     return found
-
-
-def rests_tried(C: int, options: Options) -> list[int]:
-    """Numbers of channels with an X of their own: none, or those that leave one more copy of the others room."""
-    rest = C - P_MAX // (P_MAX // C + 1)
-    return [0] if options.prologue.asked or rest == C else [0, rest]
 
 
 def sizes_tried(geometry: Geometry, rest: int) -> Iterator[Sizes]:

@@ -1,5 +1,6 @@
 """Loads of x of output tiles: [(row tile, c) or (segment, c), planes, rows, columns] of each K tile."""
 
+import itertools
 import math
 
 from ...._nki import nisa, nl
@@ -56,11 +57,10 @@ class Inputs(nl.NKIObject):
         if schedule.shift != None:
             parts = (schedule.shift.lanes - 1) * schedule.rows + cn
         x_sbuf = nl.ndarray((parts, *extents), dtype=self.operands.x_dtype, buffer=nl.sbuf)
-        split = 0
+        cuts = [0, extents[1]]
         if index == 0 and schedule.gathers:
             rows = schedule.axes[1]
-            split = (next(banks_of(schedule, lanes)).blocks[1][1] - 1) * rows.apart + rows.window
-        pieces = ((0, split), (split, extents[1])) if split > 0 else ((0, extents[1]),)
+            cuts.insert(1, (next(banks_of(schedule, lanes)).blocks[1][1] - 1) * rows.apart + rows.window)
         if schedule.shift != None:
             row_bytes = extents[0] * extents[2] * self.geometry.itemsize
             each = max(1, PIECE_BYTES // row_bytes)
@@ -73,8 +73,8 @@ class Inputs(nl.NKIObject):
                 w = extents[2] // 2
                 clear_window(x_sbuf, 0, extents[1], w, w + 1, nisa.engine.vector)
             held = self._rows_held(x_sbuf, lanes, index)
-            pieces = [(first, min(extents[1], first + each)) for first in range(held, extents[1], each)]
-        for low, high in pieces:
+            cuts = [*range(held, extents[1], each), extents[1]]
+        for low, high in itertools.pairwise(cuts):
             for first, lane, c0, cn in sources:
                 if lane >= len(lanes):
                     nisa.memset(dst=x_sbuf[first : first + cn], value=0.0, engine=nisa.engine.gpsimd)

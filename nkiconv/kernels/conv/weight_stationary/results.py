@@ -14,7 +14,6 @@ from ....schedules.block_axes import planes_of
 from ....schedules.block_schedule import banks_of, blocks_in, counted_outputs, output_in, places_of, size_of
 from ....schedules.options import adds_bias_alone
 from ....schedules.tiles import div_ceil
-from ....schedules.weight_stationary import pages
 from ..._engines import copy_by_vector
 from ..._statistics import OutputStatistics
 from ..call import scale_residual
@@ -103,7 +102,7 @@ class Results(nl.NKIObject):
         schedule, self.residuals = self.schedule, self.load_residuals(tile, lanes)
         if schedule.gathers:
             shape = nl.tile_size.pmax, *(max(lane[axis].yn for lane in lanes) for axis in range(3))
-            self.ys = tiles_in_turn(pages(schedule) * schedule.together_rows, shape, self.operands.y.dtype)
+            self.ys = tiles_in_turn(schedule.pages * schedule.together_rows, shape, self.operands.y.dtype)
             return
         if self.count % self.slots == 0:
             self.ys = tiles_in_turn(1, (self.slots * schedule.slot, *schedule.extents), self.operands.y.dtype)
