@@ -10,15 +10,13 @@ zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix o
 pixel of a block of y. Matmuls of fewer columns read the next matrices' too: they cost nothing below 128, and keep the
 Tensor Engine at its full rate. Windows of NCHW are disjoint: a block has all rows that its rows of y see, and several
 windows add to a column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which are then
-rows / lhs_dilation rows apart; matrices have columns for the outputs between.
+rows / lhs_dilation rows apart and begin at the same distance of outputs from an element; matrices have columns for the
+outputs between.
 
 Overlapping windows have all columns of x that their columns of y see, and their own part of a bank. Two neighbouring
 disjoint windows contribute to the same columns of y, and a bank accumulates their products. Windows 0, 2, 4 and so on
 come first and overwrite, each up to the start of the next of them and with zeros in columns that it does not see, so
 that they cover a row of y without a gap. Windows 1, 3, 5 are added to them. A bank begins with an even window.
-
-With lhs_dilation the zeros between elements of x are never loaded. A block computes the outputs between elements too,
-and all blocks begin at the same distance of outputs from an element.
 """
 
 from __future__ import annotations
@@ -55,15 +53,8 @@ class DepthwiseSettings(Settings):
     keeps = "blocks, matrices and results"
     instead = "fewer images and channels of a block"
 
-    rows: int = count(
-        "depthwise: rows from a block to the next, a multiple of stride and lhs_dilation",
-        1,
-        BANK_COLUMNS,
-        near=BY_SHAPE,
-    )
-    columns: int = count(
-        "columns of y of a window, a multiple of lhs_dilation / gcd(stride, lhs_dilation)", 1, BANK_COLUMNS
-    )
+    rows: int = count("depthwise: rows of a block, of whole strides and lhs_dilations", 1, BANK_COLUMNS, near=BY_SHAPE)
+    columns: int = count("columns of y of a window, of whole lhs_dilation / gcd(stride, lhs_dilation)", 1, BANK_COLUMNS)
     beside: int = count("blocks of a row in a matmul; 1 for NCHW", 1, P_MAX)
     below: int = count("blocks of a column in a matmul", 1, P_MAX)
     images: int = count("images in a matmul", 1, P_MAX)
@@ -102,8 +93,8 @@ class BlockSchedule:
     width: int = field(init=False)
     columns: int = field(init=False)
     pitch: int = field(init=False)
-    #: all windows; spans of disjoint ones; rows and columns of a channel's sums in a bank; (first, count) of the
-    #: channels of each K tile
+    #: all windows; spans of columns of y; rows and columns of a channel's sums in a bank; (first, count) of channels of
+    #: each K tile
     windows: list[Window] = field(init=False, repr=False, compare=False)
     spans: list[Span] = field(init=False, repr=False, compare=False)
     bank: tuple[int, int] = field(init=False, repr=False, compare=False)
@@ -117,18 +108,20 @@ class BlockSchedule:
         found |= {"apart": settings.rows // rows.lhs_dilation, "chunks": cut(self.geometry.C, settings.channels)}
         if by_pixels:
             widest = max(window.qn for window in windows)
-            found |= {"rows": found["apart"], "depth": div_ceil(seen, found["apart"]), "spans": []}
-            found |= {"width": pixels_of(columns, widest), "columns": widest, "pitch": window_of(columns, widest)}
-            found |= {"bank": (1, max(out_rows * widest, LEAST_COLUMNS))}
+            bank = 1, max(out_rows * widest, LEAST_COLUMNS)
+            spans = [Span((0, widest), (WindowProduct(0, (0, bank[1]), 0),))]
+            found |= {"rows": found["apart"], "depth": div_ceil(seen, found["apart"]), "columns": widest}
+            found |= {"width": pixels_of(columns, widest), "pitch": window_of(columns, widest)}
         else:
             spans = disjoint_spans(windows, columns.out, out_rows)
+            bank = out_rows, max(span.columns[1] for span in spans)
             ends = [one.first + one.columns[1] for span in spans for one in span.products]
             # rows of taps are so far apart that columns of a matrix see no tap of another row
             pitch = settings.columns * columns.stride + window_of(columns, 1) - columns.lhs_dilation
-            found |= {"rows": seen, "depth": 1, "spans": spans, "pitch": max(pitch, max(ends) * columns.stride)}
-            found |= {"width": window_width(columns, settings.columns, True), "columns": columns.out}
-            found |= {"bank": (out_rows, max(span.columns[1] for span in spans))}
-        vars(self).update(found)
+            found |= {"rows": seen, "depth": 1, "columns": columns.out}
+            width = window_width(columns, settings.columns, True)
+            found |= {"width": width, "pitch": max(pitch, max(ends) * columns.stride)}
+        vars(self).update(found, spans=spans, bank=bank)
 
     @property
     def together(self) -> int:
@@ -192,12 +185,6 @@ class BlockSchedule:
         """Rows that a block of y sees of its k-th block of x."""
         return min(self.rows, pixels_of(self.geometry.rows, self.out_rows) - k * self.apart)
 
-    def spans_of(self, item: BlocksItem) -> Sequence[Span]:
-        """Spans of an item's tile of x."""
-        if not self.by_pixels:
-            return self.spans
-        return [Span((0, self.columns), (WindowProduct((0, item.windows[1]), (0, self.bank[1]), 0, False),))]
-
     def below(self, item: BlocksItem) -> int:
         """Blocks of x below each other that an item's rows of y see."""
         return item.below[1] + self.depth - 1
@@ -242,10 +229,6 @@ class BlockSchedule:
         """Elements of a filter's sequence."""
         return self.depth * self.settings.rows * self.pitch + self.place_of(self.size - 1) + 1
 
-    def groups(self, item: BlocksItem) -> int:
-        """The number of an item's groups of images; the partitions hold one group."""
-        return div_ceil(item.images[1], images_together(item))
-
     def framed_shape(self, item: BlocksItem) -> tuple[int, int, int]:
         """[(image, c), rows, columns] of the planes of a group of an item's images, with the padding that taps see."""
         parts = min(item.images[1], images_together(item)) * item.channels[1]
@@ -273,7 +256,12 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
         x = plan.settings.buffers * beside * below * images * count * item
         if not plan.by_pixels:
             _, height, width = plan.framed_shape(one)
-            x += plan.groups(one) * height * (FRAMED * width + RAWS * geometry.columns.size) * item
+            x += (
+                div_ceil(one.images[1], images_together(one))
+                * height
+                * (FRAMED * width + RAWS * geometry.columns.size)
+                * item
+            )
         most = max(most, x + a * b * c * (2 * y_item + (2 * 8 if options.residual else 0)))
     return fixed + most + 4 * 3 * BANK_COLUMNS
 
@@ -334,13 +322,12 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowProduct:
-    """One matmul into a bank: (first, count) of windows of a tile of x, (first, count) of columns of the bank, the
-    first's column in the matrix, and whether the matmul accumulates."""
+    """One matmul into a bank: its window of a tile of x, or the first of several beside each other; (first, count) of
+    columns of the bank; the first's column in the matrix. Odd windows accumulate."""
 
-    windows: Part
+    window: int
     columns: Part
     first: int
-    adds: bool
 
 
 @dataclass(frozen=True)
@@ -405,7 +392,7 @@ def disjoint_spans(windows: Sequence[Window], out: int, out_rows: int) -> list[S
         for v in sorted(range(len(windows)), key=lambda v: v % 2):  # even ones overwrite
             low, high = max(begin, seen[v][0]), min(end, seen[v][1])
             if low < high:
-                products.append(WindowProduct((v, 1), (low - begin, high - low), low - windows[v].q, v % 2 > 0))
+                products.append(WindowProduct(v, (low - begin, high - low), low - windows[v].q))
         found.append(Span((begin, end - begin), tuple(products)))
         begin = end
     return found

@@ -90,7 +90,8 @@ class BlockCore(Core):
         """Load the first planes and matrices, and transpose blocks of all items but one that the buffers hold."""
         plan, items, x_dtype, buffers = self.plan, self.items, self.operands.x_dtype, len(self.buffers)
         parts, height, width = map(max, zip(*map(plan.framed_shape, items)))
-        groups, raw_shape = max(map(plan.groups, items)), (parts, height, self.geometry.columns.size)
+        groups = max(div_ceil(item.images[1], images_together(item)) for item in items)
+        raw_shape = parts, height, self.geometry.columns.size
         self.raws = itertools.cycle(tiles_in_turn(RAWS * groups, raw_shape, x_dtype))
         framed = tiles_in_turn(FRAMED * groups, (parts, height, width), x_dtype)
         self.framed, self.planes = itertools.cycle(map(Buffer, framed)), []
@@ -122,7 +123,7 @@ class BlockCore(Core):
         results."""
         plan, cn = self.plan, item.channels[1]
         x_sbuf, results = self.tile_of(index), self.start_results(item)
-        spans, pieces = plan.spans_of(item), cut_at(cn, max(1, BANK_COLUMNS // size_of(plan.bank)))
+        spans, pieces = plan.spans, cut_at(cn, max(1, BANK_COLUMNS // size_of(plan.bank)))
         banks = list(itertools.product(pieces, spans))
         for turn, (piece, span) in enumerate(banks):
             yield self.bank_of(item, x_sbuf, span, piece, results)
@@ -144,16 +145,19 @@ class BlockCore(Core):
 
         def products(_):
             for channel, product, k in itertools.product(range(count), span.products, range(plan.depth)):
-                (v, beside), places = product.windows, plan.rows_of_block(k) * plan.width
-                b, c_of, columns = v * below + k, c0 + channel, product.columns
-                x = x_sbuf[0:places, 0:beside, b : b + item.below[1], 0 : item.images[1], c + channel]
+                places, b = plan.rows_of_block(k) * plan.width, product.window * below + k
+                x, c_of, columns = (
+                    x_sbuf[0:places, :, b : b + item.below[1], :, c + channel],
+                    c0 + channel,
+                    product.columns,
+                )
                 if plan.by_pixels:
                     moving = matrices[0:places, k * plan.sums : k * plan.sums + width, c_of]
                 else:
                     down, on = self.geometry.rows.stride, self.geometry.columns.stride
                     taken = along(product.first * on, columns[1], on)
                     moving = matrices[0:places, c_of, 0 : plan.settings.rows : down, taken]
-                yield acc_psum[:, channel, :, columns[0] : sum(columns)], x, moving, product.adds or k > 0
+                yield acc_psum[:, channel, :, columns[0] : sum(columns)], x, moving, product.window % 2 + k > 0
 
         def leave():
             bias, acc = bias_of(bias_sbuf, c0, (parts, count, plan.out_rows, qn)), acc_psum[:, :, :, 0:qn]
