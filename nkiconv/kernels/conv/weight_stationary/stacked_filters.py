@@ -226,8 +226,7 @@ class ToeplitzFilters(nl.NKIObject):
         rows, planes, S, depth = geometry.rows, geometry.planes.taps, geometry.columns.taps, window_of(geometry.rows, 1)
         c0, cn = self.m_tiles[0][0], self.m_tiles[-1][0] + self.m_tiles[-1][1] - self.m_tiles[0][0]
         found_hbm = nl.ndarray((cn, planes * self.plane), dtype=dtype, buffer=nl.private_hbm)
-        for begin in range(0, cn, pmax):
-            n = min(pmax, cn - begin)
+        for begin, n in cut_at(cn, pmax):
             w_sbuf = load_depthwise(self.operands, geometry, c0 + begin, n)
             z_sbuf = nl.ndarray((n, planes * depth, S), dtype=dtype, buffer=nl.sbuf)
             if rows.dilation > 1:
