@@ -125,16 +125,6 @@ class SkewedSchedule:
         far = (self.taps - 1) * self.spread
         return far + (self.part_columns - 1 - far) // max(1, self.part - 1) * (self.quarter - 1) + 1
 
-    @property
-    def bytes(self) -> int:
-        """Elements a partition of x and gy of a matmul's channels, that is bytes without the itemsize."""
-        return self.tiles * (self.window + self.beside * self.padded)
-
-    @property
-    def result_bytes(self) -> int:
-        """Bytes a partition of products, aligned products, sums and accumulators, of two batches."""
-        return 8 * self.chunks * (self.columns + self.part_columns + 2 * self.taps)
-
 
 @once_a_config
 def build(geometry: RowGeometry, config: Config) -> tuple[SkewedSchedule | None, str]:
@@ -196,7 +186,7 @@ def candidates(target: Target, geometry: RowGeometry, config: Config) -> list[tu
 def _with_groups(geometry: RowGeometry, config: Config, beside: int, shifts: int) -> SkewedSettings:
     """All settings, with as many groups as SBUF holds and as leave a core CORE_BATCHES batches."""
     plan = cut_rows(geometry, beside, shifts)
-    each, stacks = BUFFERS * plan.bytes * geometry.itemsize + plan.result_bytes, STACKS if plan.folds > 1 else 1
+    each, stacks = group_bytes(geometry, plan, BUFFERS), STACKS if plan.folds > 1 else 1
     wanted = div_ceil(div_ceil(geometry.C, PARTS * CORE_BATCHES * beside), stacks) * stacks
     groups = min(TILES_BYTES // each, GROUPS_MAX, wanted)
     if groups > stacks:
@@ -282,9 +272,16 @@ def unit_runs(units: int, apart: int, first: int, window: int, size: int) -> tup
     return joined(Run(unit, 1, apart, 1, *inside) for unit, inside in enumerate(found))
 
 
+def group_bytes(geometry: RowGeometry, plan: SkewedSchedule, buffers: int) -> int:
+    """Bytes a partition of a group's x and gy, and of its products, aligned products, sums and accumulators of two
+    batches."""
+    units = buffers * plan.tiles * (plan.window + plan.beside * plan.padded) * geometry.itemsize
+    return units + 8 * plan.chunks * (plan.columns + plan.part_columns + 2 * plan.taps)
+
+
 def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
     """Bytes a partition of SBUF, at most."""
-    return plan.groups * (plan.buffers * plan.bytes * geometry.itemsize + plan.result_bytes)
+    return plan.groups * group_bytes(geometry, plan, plan.buffers)
 
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
