@@ -23,7 +23,7 @@ from .diagonals import (
     diagonals_unsupported,
 )
 from .geometry import Geometry
-from .prices import READERS, first_load_ns, last_store_ns, matmul_rates
+from .prices import first_load_ns, last_store_ns, matmul_rates
 from .settings import Config, once_a_config, values_of
 from .tables import Table, ceil, dma_ns, some, table
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
@@ -114,14 +114,13 @@ class DiagonalsBound:
         t["sums"] = self.sums(t["rows"], t["columns"])
         fits = t["rows"] * t["columns"] * t["beside"] * self.k <= P_MAX // t["below"]
         t = some(t, fits & (t["beside"] * t["sums"] <= BANK_COLUMNS))
-        sets = ceil(groups, t["beside"])
-        taken = ceil(P, t["rows"]) * ceil(Q, t["columns"]) * self.product_ns(t) * ceil(sets, t["side"])
+        sets = ceil(ceil(groups, t["beside"]), t["side"])
+        taken = ceil(P, t["rows"]) * ceil(Q, t["columns"]) * self.product_ns(t) * sets
         # the best for each way to share the Tensor Engine: which way is best depends on DMA and evacuation
         way = (t["side"] * 8 + t["below"]) * 64 + t["beside"]
         order = np.lexsort((taken, way))
         first = np.searchsorted(way[order], way[order])
         good = (np.arange(len(order)) - first < BLOCKS) & (taken[order] <= IDLE * taken[order][first])
-        good &= (t["side"] <= sets)[order] | ("side" in given)
         return some(t, order[good])
 
     def units(self, given: Mapping[str, int], blocks: Table) -> Table:
@@ -143,8 +142,6 @@ class DiagonalsBound:
         good = (t["down"] > 0) & (t["across"] > 0) & (t["groups"] > 0)
         if "groups" not in given:
             good &= (t["groups"] % t["below"] == 0) | (t["groups"] == most[at["block"]])
-        if "strips" not in given:
-            good &= (t["strips"] == 0) | (t["down"] * t["rows"] < geometry.rows.out)
         t = some(t, good)
         rest = {"split": 0, "warmup": WARM_UP, **given}
         for name in ("split", "warmup"):
@@ -179,19 +176,17 @@ class DiagonalsBound:
         waits_ns = t["side"] * (target.matmul_done_ns + target.hop_ns)  # for each row tile's last sums
         array_ns = products * self.product_ns(t) + waits_ns
         moving_ns = self.moving_ns(t, rows, columns)
-        reads_ns = t["side"] * accumulators * self.read_ns(t) + waits_ns
+        # Vector and Scalar share evacuations
+        read_ns = t["beside"] * t["sums"] / (1 / target.vector_ns + 1 / target.scalar_ns)
+        reads_ns = t["side"] * accumulators * read_ns + waits_ns
         streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
-        # short products at half rate never bring the Tensor Engine back to the full rate
-        short = target.half_rate * streamed_ns < target.window_work * array_ns
-        short |= streamed_ns < target.window_work * np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
+        others_ns = np.maximum(moving_ns, reads_ns)
+        # the Tensor Engine is at half rate if its products fill too little of a step
+        short = streamed_ns < target.window_work * np.maximum(array_ns, others_ns)
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
-        step_ns = np.maximum(np.maximum(array_ns, moving_ns), reads_ns)
-        # both cores' sums: a pass's are exchanged by row tiles
-        sums = accumulators * self.taps * t["rows"] * t["columns"] * t["beside"] * self.k * t["below"]
-        shared_ns = t["side"] * (target.exchange_ns + 4 * sums * target.exchange_byte_ns) * passes
-        shared_ns = np.where(t["split"] > 0, shared_ns, 0)
+        step_ns = np.maximum(array_ns, others_ns)
         ends_ns = first_load_ns(target) + self.cleared_ns(t, rows, columns) + last_store_ns(target)
-        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns + shared_ns
+        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns
 
     def cleared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """ns of the zeros around windows in the first buffer, which Vector and GpSimd write before its loads."""
@@ -224,11 +219,3 @@ class DiagonalsBound:
         else:
             run = np.where(c == channels, np.minimum(w, width), 1) * c
         return dma_ns(self.target, P_MAX, h * np.minimum(w, width) * c, run, self.geometry.hbm_itemsize)
-
-    def read_ns(self, t: Table) -> Any:
-        """ns of the evacuation of a set's products on a row tile, which Vector and Scalar share, or of GpSimd's gather
-        from them."""
-        target, sums = self.target, t["beside"] * t["sums"]
-        each_ns = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
-        fixed_ns = target.vector_fixed_psum_ns / np.maximum(1, BANK_COLUMNS // sums) / READERS
-        return np.maximum(sums * each_ns + fixed_ns, self.taps * target.gather_ns)

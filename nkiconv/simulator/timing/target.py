@@ -59,7 +59,6 @@ class Target:
     gpsimd_ns: float
     gpsimd_fixed_ns: float
     gpsimd_select_ns: float  # an element of affine_select
-    gather_ns: float  # an element of nc_n_gather
     gpsimd_done_ns: float
     # DMA
     static_issue_ns: float  # the trigger of a static one
@@ -160,7 +159,6 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         gpsimd_ns=rates("gpsimd.elementwise_ns_per_elem"),
         gpsimd_fixed_ns=rates("gpsimd.issue_fixed_ns"),
         gpsimd_select_ns=rates("gpsimd.affine_select_ns_per_elem"),
-        gather_ns=rates("gpsimd.n_gather_ns_per_elem"),
         gpsimd_done_ns=rates("gpsimd.lat_fixed_ns"),
         static_issue_ns=rates("dma.static_issue_ns"),
         hwdge_issue_ns=rates("dma.hwdge_issue_ns"),
