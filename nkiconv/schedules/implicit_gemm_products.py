@@ -84,10 +84,9 @@ def k_tile_window(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> Part:
 
 @dataclass(frozen=True)
 class XPlace:
-    """A K tile's x in SBUF for an output tile: slots, planes, and rows and columns of each plane, zeros included, from
+    """A K tile's x in SBUF for an output tile, of a slot: planes, and rows and columns of each, zeros included, from
     this row and column of x on."""
 
-    slots: int
     planes: int
     row: int
     rows: int
@@ -96,7 +95,7 @@ class XPlace:
 
     @property
     def elements(self) -> int:
-        """Elements a partition of a slot."""
+        """Elements a partition."""
         return self.planes * self.rows * self.columns
 
 
@@ -105,11 +104,11 @@ def x_place(geometry: Geometry, k_tile: KTile, out_tile: OutTile) -> XPlace:
     rows, one = geometry.rows, out_tile
     window = k_tile_window(geometry, k_tile, one)
     if k_tile.pairing == ALONE:
-        return XPlace(1, one.dn, one.h0, one.hn, *window)
+        return XPlace(one.dn, one.h0, one.hn, *window)
     planes, extent = one.zn, window_of(rows, one.pn)
     pitch = extent if one.zn == 1 else sums_pitch(geometry, [k_tile], one.zn, one.pn) * rows.stride
     planes += extent > pitch
-    return XPlace(k_tile.slots, planes, one.p0 * rows.stride - rows.before, pitch, *window)
+    return XPlace(planes, one.p0 * rows.stride - rows.before, pitch, *window)
 
 
 def m_tile_out_tile(out_tile: OutTile, m_tile: MTile) -> OutTile:
@@ -140,9 +139,7 @@ def out_tiles_of(
     while pn < P and fits(zn, pn + step, qn):
         pn += step
     if pn >= P and qn >= Q and not apart:
-        zn = images_together(geometry, k_tiles)
-        while zn > 1 and not fits(zn, P, Q):
-            zn -= 1
+        zn = next((count for count in range(images_together(geometry, k_tiles), 1, -1) if fits(count, P, Q)), 1)
     num_parts = num_plane_parts(planes, zn)
     if halves > 1 and num_parts % 2 == 1 and num_parts < planes.out and (not apart or P == 1):
         num_parts += 1

@@ -3,10 +3,9 @@ Its SBUF bytes, and the output tiles of a device loop's body."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -103,26 +102,24 @@ class Schedule:
         return tuple(map(k_tiles_of, self.batches))
 
     @cached_property
-    def kinds(self) -> list[Item]:
-        """For each item the first that needs the same room and work: output tiles of a group that differ in the place
-        of their planes alone."""
-        first: dict[Any, Item] = {}
-        return [first.setdefault((one.batch, *IN_PLANE(one.out_tile)), one) for one in self.items]
-
-    @cached_property
-    def out_tile_bytes(self) -> list[tuple[OutTile, int]]:
-        """(output tile, bytes a partition of its x) of each kind."""
-        return [(one.out_tile, self.x_bytes(one)) for one in {id(one): one for one in self.kinds}.values()]
+    def kinds(self) -> list[tuple[Item, int, int]]:
+        """(an item, bytes a partition of its x, how many) of items that need the same room and work: output tiles of a
+        group that differ in the place of their planes alone."""
+        found: dict[Any, list[Item]] = {}
+        for one in self.items:
+            found.setdefault((one.batch, *IN_PLANE(one.out_tile)), []).append(one)
+        return [(some[0], self.x_bytes(some[0]), len(some)) for some in found.values()]
 
     @cached_property
     def row_bytes(self) -> int:
         """Most bytes a partition of a row of x."""
-        return max(num_bytes // max(1, out_tile.hn) for out_tile, num_bytes in self.out_tile_bytes)
+        return max(num_bytes // max(1, item.out_tile.hn) for item, num_bytes, _ in self.kinds)
 
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of an item's x."""
-        places = ((x_place(self.geometry, one, item.out_tile), n) for one, n in counted(self.k_tiles[item.batch]))
-        return sum(n * place.slots * place.elements for place, n in places) * self.geometry.itemsize
+        every = counted(self.k_tiles[item.batch])
+        places = ((x_place(self.geometry, one, item.out_tile), n * one.slots) for one, n in every)
+        return sum(slots * place.elements for place, slots in places) * self.geometry.itemsize
 
     def banks_of_y(self, first: int, count: int) -> list[tuple[MTile, int, int]]:
         """(M tile, first plane, planes of y) of each bank of sums of items first .. first + count - 1."""
@@ -144,10 +141,10 @@ class Schedule:
     @cached_property
     def x_sizes(self) -> list[tuple[int, int]]:
         """(bytes a partition of x, items) of each shape of x."""
-        items, found = Counter(map(id, self.kinds)), dict[Any, tuple[int, int]]()
-        for one in {id(one): one for one in self.kinds}.values():
+        found = dict[Any, tuple[int, int]]()
+        for one, num_bytes, items in self.kinds:
             shape = tuple(self.k_tiles[one.batch]), _x_sizes(one.out_tile)
-            found[shape] = self.x_bytes(one), items[id(one)] + found.get(shape, (0, 0))[1]
+            found[shape] = num_bytes, items + found.get(shape, (0, 0))[1]
         return list(found.values())
 
     @cached_property
@@ -158,19 +155,15 @@ class Schedule:
         room = self.spare_bytes + 2 * largest
         if len(self.items) * largest <= PARTS * room:
             return 0
-
-        def fits(count: int) -> bool:
-            return sum(num_bytes * min(count, items) for num_bytes, items in self.x_sizes) <= room
-
-        fewest = X_BUFFERS_MIN + (self.settings.loop > 0)
-        return next(filter(fits, range(X_BUFFERS_MAX, fewest - 1, -1)), 0)
+        counts = range(X_BUFFERS_MAX, X_BUFFERS_MIN + (self.settings.loop > 0) - 1, -1)
+        return next((most for most in counts if sum(one * min(most, items) for one, items in self.x_sizes) <= room), 0)
 
     @cached_property
     def frames_bytes(self) -> int:
         """Bytes a partition of TILES_MIN tiles of frames of each K tile."""
         most = max(len(self.k_tiles[one.batch]) for one in self.items) * FRAMES_PART_BYTES
-        pairs = min(self.geometry.planes.out, *(out_tile.zn for out_tile, _ in self.out_tile_bytes))
-        found = min(max(num_bytes for _, num_bytes in self.out_tile_bytes), max(self.row_bytes, most))
+        pairs = min(item.out_tile.zn for item in self.items)
+        found = min(max(num_bytes for _, num_bytes, _ in self.kinds), max(self.row_bytes, most))
         if self.row_bytes >= most:
             found = found * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
         return TILES_MIN * found
@@ -185,9 +178,8 @@ class Schedule:
         """Upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results; `x_buffers` may
         hold more of x."""
         geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
-        sizes = self.out_tile_bytes
-        x_bytes = max(num_bytes for _, num_bytes in sizes)
-        y_elements = max(planes_at_once(geometry) * out_tile.zn * out_tile.pn * out_tile.qn for out_tile, _ in sizes)
+        tiles, x_bytes = [one.out_tile for one, *_ in self.kinds], max(num_bytes for _, num_bytes, _ in self.kinds)
+        y_elements = planes_at_once(geometry) * max(one.zn * one.pn * one.qn for one in tiles)
         y_item = 4 if geometry.direct is None or options.residual else options.epilogue.y_itemsize
         m_tiles = [m_tile for batch in self.batches for m_tile in batch]
         channels = [m_tile.k_tiles[0].cn // m_tile.pack for m_tile in m_tiles]
@@ -210,12 +202,12 @@ class Schedule:
             beside += y * (waiting + ON_THE_WAY * BANK_COLUMNS)
         prologue = options.prologue
         if (is_transposed(geometry) or prologue.asked) and geometry.hbm_itemsize != item:
-            beside += 2 * geometry.hbm_itemsize * max(out_tile.dn * out_tile.hn * out_tile.wn for out_tile, _ in sizes)
+            beside += 2 * geometry.hbm_itemsize * max(one.dn * one.hn * one.wn for one in tiles)
         elif geometry.upsample > 1:
             # pixels in HBM of an output tile's rows and columns of x, at most
-            held = [(one.dn, *(div_ceil(n, geometry.upsample) + 1 for n in (one.hn, one.wn))) for one, _ in sizes]
+            held = [(one.dn, *(div_ceil(n, geometry.upsample) + 1 for n in (one.hn, one.wn))) for one in tiles]
             beside += 2 * item * max(map(prod, held))
-        beside += prologue_bytes(prologue, geometry, max(out_tile.dn for out_tile, _ in sizes))
+        beside += prologue_bytes(prologue, geometry, max(one.dn for one in tiles))
         if geometry.precision == "fp16x3":
             beside += min(2 * x_bytes, STAGE_BYTES) + max(self.row_bytes, STAGE_PART_BYTES)
             beside += (PAIRS_MAX + 5) * BANK_BYTES
@@ -234,8 +226,8 @@ class Schedule:
         results = (4 if options.residual else 2) * at_once * y_elements * y_item
         if options.epilogue.norm is not None:
             # sums in fp32 of all M tiles, and of the next output tile's first; residuals, if any, as long
-            tiles = max(map(len, self.batches)) + at_once
-            results = (2 if options.residual else 1) * tiles * y_elements * 4 + NORM_BANKS * BANK_BYTES + P_MAX * 4
+            at_once += max(map(len, self.batches))
+            results = (2 if options.residual else 1) * at_once * y_elements * 4 + NORM_BANKS * BANK_BYTES + P_MAX * 4
             results += KEPT_BANKS * BANK_BYTES if keeps_sums(options.epilogue) else 0
         return 2 * x_bytes + filters + raw_bytes + results + beside
 
@@ -274,18 +266,12 @@ class Schedule:
         return next_x - x, next_y - y
 
     @cached_property
-    def _bodies(self) -> dict[int, tuple[int, int, object]]:
-        """Results of `_body` by item."""
-        return {}
-
-    def _body(self, index: int) -> tuple[int, int, object]:
-        """The offsets in HBM of an item's x and y, which a register moves, and its work relative to them; None as work
-        if it has no x."""
-        if index not in self._bodies:
-            self._bodies[index] = self._body_of(self.items[index])
-        return self._bodies[index]
+    def _body(self) -> Callable[[int], tuple[int, int, object]]:
+        return cache(lambda index: self._body_of(self.items[index]))
 
     def _body_of(self, item: Item) -> tuple[int, int, object]:
+        """The offsets in HBM of an item's x and y, which a register moves, and its work relative to them; None as work
+        if it has no x."""
         geometry, one = self.geometry, item.out_tile
         y = offset_at(geometry.y_strides, (0, one.z0, one.p0, one.q0))
         regions = regions_of_x(geometry, (0, geometry.C), (one.d0, one.dn), (one.h0, one.w0), (one.hn, one.wn))

@@ -26,7 +26,7 @@ def load_paired(operands, geometry, x, h0, hn):
 def new_paired(operands, geometry, x):
     """A new tile for x of a paired K tile, with zeros around x."""
     k_tile, out_tile, place, (parts, images, pitch, columns) = x.k_tile, x.out_tile, x.place, x.shape
-    slots, top = place.slots, out_tile.h0 - place.row
+    slots, top = k_tile.slots, out_tile.h0 - place.row
     x_sbuf = nl.ndarray((parts, slots, images, pitch, columns), dtype=operands.x_dtype, buffer=nl.sbuf)
     if out_tile.zn > 1 or k_tile.pairing == TAPS:
         zero(x_sbuf[:, :, :, 0:top])
@@ -60,7 +60,8 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
         return step, (tap[0] * tap_groups(geometry, k_tile) + tap[1]) * kn
 
     at, w_at = tap_place((pair.row, pair.group))
-    slot, w_slot = place.planes * place.rows * place.columns, w_sbuf.shape[1] // place.slots * w_sbuf.shape[2] * kn
+    slots, slot = k_tile.slots, place.elements
+    w_slot = w_sbuf.shape[1] // slots * w_sbuf.shape[2] * kn
     step, w_step = slot, w_slot
     if pair.second is not None:
         step, w_step = (other - own for other, own in zip(tap_place(pair.second), (at, w_at), strict=True))
@@ -69,8 +70,8 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     parts, double = x.shape[0], pair.second is not None or k_tile.pairing == CHUNKS
     how = {"perf_mode": nisa.matmul_perf_mode.double_row} if double else {}
     window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, qn]]
-    stationary = [[place.slots * w_slot, parts], *([[w_step, 2]] if double else []), [1, m_tile.kn]]
-    moving = [[place.slots * slot, parts], *([[step, 2]] if double else []), *window]
+    stationary = [[slots * w_slot, parts], *([[w_step, 2]] if double else []), [1, m_tile.kn]]
+    moving = [[slots * slot, parts], *([[step, 2]] if double else []), *window]
     sums = one.banks[0].reshape((m_tile.kn, bank.zn * apart, bank.qn))
     p, q = p0 - out_tile.p0 - bank.p0, q0 - out_tile.q0 - bank.q0
     nisa.nc_matmul(

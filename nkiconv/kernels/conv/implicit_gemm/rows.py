@@ -6,6 +6,7 @@ Of a stored run of m * 128 pixels, partition p holds the neighbours p * m .. p *
 one run if they are all channels.
 """
 
+import itertools
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
@@ -16,7 +17,7 @@ from ....schedules.implicit_gemm_products import XPlace, x_place
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
 from ....schedules.regions import offset_at, region_at
-from ....schedules.tiles import BANK_COLUMNS, div_ceil
+from ....schedules.tiles import BANK_COLUMNS, div_ceil, size_of, sumprod
 from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced
 from ..._prologue import load_x
@@ -220,17 +221,11 @@ class Deferred:
 
 def store_transposed(hbm, strides, ledger, data_sbuf, offset):
     """Store [c, n, h, w] in SBUF to an HBM tensor with channels side by side; strides: along c, n, h, w in HBM."""
-    cn, nn, hn, wn = data_sbuf.shape
-    step, outer = spacing(strides[1:], (nn, hn, wn))
-    if outer == 0:
-        store_run(hbm, data_sbuf.reshape((cn, nn * hn * wn)), offset, step, ledger)
-        return
-    for n in range(nn):
-        image_sbuf, first = data_sbuf[:, n], offset + n * strides[1]
-        if outer == 1:
-            store_run(hbm, image_sbuf.reshape((cn, hn * wn)), first, step, ledger)
-        for h in range(hn if outer == 2 else 0):
-            store_run(hbm, image_sbuf[0:cn, h, 0:wn], first + h * strides[2], step, ledger)
+    cn, *counts = data_sbuf.shape
+    step, outer = spacing(strides[1:], counts)
+    for at in itertools.product(*map(range, counts[:outer])):
+        run_sbuf = data_sbuf[(slice(None), *at)].reshape((cn, size_of(counts[outer:])))
+        store_run(hbm, run_sbuf, offset + sumprod(at, strides[1:]), step, ledger)
 
 
 def spacing(strides, counts):
@@ -251,24 +246,17 @@ def store_run(hbm, data_sbuf, offset, step, ledger):
     for first in range(0, pixels, BANK_COLUMNS):
         count = min(BANK_COLUMNS, pixels - first)
         side = div_ceil(count, nl.tile_size.pmax)
-        full, more = count // side, count % side
-        partitions = full + (1 if more > 0 else 0)
+        full, more = divmod(count, side)
+        partitions = full + (more > 0)
         sources = [data_sbuf[:, first + tile : first + count : side] for tile in range(side)]
         pixels_psum = transposed_bank(sources, partitions, cn + cn % 2)
         pixels_sbuf = nl.ndarray((partitions, side, cn), dtype=data_sbuf.dtype, buffer=nl.sbuf)
-        read_pixels_out(pixels_sbuf, pixels_psum, partitions, 0, more, ledger)
-        read_pixels_out(pixels_sbuf, pixels_psum, full, more, side, ledger)
+        for parts, begin, end in ((partitions, 0, more), (full, more, side)):
+            if begin < end:
+                copy_balanced(pixels_sbuf[0:parts, begin:end], pixels_psum[0:parts, begin:end, 0:cn], ledger)
         start = offset + first * step
         pattern = [[side * step, full], [step, side], [1, cn]]
         copy(hbm.ap(pattern=pattern, offset=start), pixels_sbuf[0:full])
         if more > 0:
             pattern = [[step, more], [1, cn]]
             copy(hbm.ap(pattern=pattern, offset=start + full * side * step), pixels_sbuf[full : full + 1, 0:more])
-
-
-def read_pixels_out(pixels_sbuf, pixels_psum, partitions, first, end, ledger):
-    """Evacuate tiles first .. end-1 of transposed pixels; none if end <= first."""
-    cn = pixels_sbuf.shape[2]
-    if end > first:
-        src = pixels_psum[0:partitions, first:end, 0:cn]
-        copy_balanced(pixels_sbuf[0:partitions, first:end, 0:cn], src, ledger)
