@@ -16,7 +16,7 @@ from dataclasses import replace
 from .cuts import Bank, OutTile
 from .geometry import Axis, Geometry
 from .options import Options
-from .tiles import Part, div_ceil
+from .tiles import div_ceil, parts_of_images
 
 #: Planes of taps, planes of y at once, and planes that are multiplied for these.
 TAPS_OF_PLANES, PAIR, PRODUCTS_OF_PAIR = 3, 2, 4
@@ -64,27 +64,13 @@ def row_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int
     """(channel from c0, row of taps, channel of x, count) of channels c0 .. c0+cn-1."""
     if geometry.direct is None or geometry.depth is None:
         return [(0, 0, c0, cn)]
-    found, at = [], c0
-    while at < c0 + cn:
-        row, c = at // geometry.direct.C, at % geometry.direct.C
-        count = min(geometry.direct.C - c, c0 + cn - at)
-        found.append((at - c0, row, c, count))
-        at += count
-    return found
+    C = geometry.direct.C
+    return [(at, row, (c0 + at) % C, count) for row, at, count in parts_of_images(c0, cn, C)]
 
 
 def planes_at_once(geometry: Geometry) -> int:
     """Planes of y in one plane of outputs."""
     return 1 if geometry.direct is None else PAIR
-
-
-def planes_of_y(geometry: Geometry, out_tile: OutTile) -> Part:
-    """(first, count) planes of y of an output tile's planes of outputs; an odd last plane is alone."""
-    if geometry.direct is None:
-        return out_tile.z0, out_tile.zn
-    volume, pair, of_volume = place_of_pair(geometry, out_tile.z0)
-    first = PAIR * pair
-    return volume * of_volume + first, min(PAIR * out_tile.zn, of_volume - first)
 
 
 def frames_of_x(geometry: Geometry, out_tile: OutTile) -> tuple[int, int, int]:
@@ -111,16 +97,17 @@ def place_of_pair(geometry: Geometry, z: int) -> tuple[int, int, int]:
 
 
 def out_tile_of_y(geometry: Geometry, out_tile: OutTile) -> OutTile:
-    """An output tile with its planes of y."""
+    """An output tile with its planes of y; an odd last plane is alone."""
     if geometry.direct is None:
         return out_tile
-    z0, zn = planes_of_y(geometry, out_tile)
-    return replace(out_tile, z0=z0, zn=zn)
+    volume, pair, of_volume = place_of_pair(geometry, out_tile.z0)
+    first = PAIR * pair
+    return replace(out_tile, z0=volume * of_volume + first, zn=min(PAIR * out_tile.zn, of_volume - first))
 
 
 def bank_of_y(geometry: Geometry, out_tile: OutTile, bank: Bank) -> Bank:
     """A bank of outputs in planes of y, from the first of its output tile."""
     if geometry.direct is None:
         return bank
-    first, count = PAIR * bank.z0, planes_of_y(geometry, out_tile)[1]
-    return replace(bank, z0=first, zn=min(PAIR * bank.zn, count - first))
+    first = PAIR * bank.z0
+    return replace(bank, z0=first, zn=min(PAIR * bank.zn, out_tile_of_y(geometry, out_tile).zn - first))

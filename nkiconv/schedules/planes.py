@@ -15,7 +15,7 @@ tensor, not one of each channel. In `stacked`, which has few channels, planes of
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 
 from .cuts import places_inside, window_of
 from .geometry import Axis, Geometry, filter_rows, images_axis, parts_of_x
@@ -127,16 +127,12 @@ def window_channels(geometry: Geometry) -> int:
 def k_tiles_of_windows(geometry: Geometry) -> list[Part]:
     """(first, how many) of K tiles of at most 128 channels, as even as possible, with all planes of a channel of x in
     one tile. Plane by plane smaller tiles come first, as filters of equal K tiles are loaded together."""
-    each, found = window_channels(geometry), []
-    channels = geometry.C // each
-    parts = cut(channels, P_MAX // each)
-    first, few = 0, len(parts) - channels % len(parts)
-    for index in range(len(parts)):
-        count = channels // len(parts) + (1 if index >= few else 0)
-        part = (first, count) if is_by_plane(geometry) else parts[index]
-        found.append((part[0] * each, part[1] * each))
-        first += count
-    return found
+    each = window_channels(geometry)
+    parts = cut(geometry.C // each, P_MAX // each)
+    if is_by_plane(geometry):
+        sizes = sorted(count for _, count in parts)
+        parts = [(sum(sizes[:index]), count) for index, count in enumerate(sizes)]
+    return [(first * each, count * each) for first, count in parts]
 
 
 def taps_inside(depth: Axis, t: int, tn: int, z: int) -> tuple[int, int, int]:
@@ -161,13 +157,10 @@ def misses_planes(geometry: Geometry, z0: int, zn: int) -> bool:
 def windows_in_pieces(geometry: Geometry) -> int:
     """The number of windows, each counted for x and for its halo frames, of whose planes the tensor has some but not
     all; without halo frames also windows outside x. Planes of taps are channels."""
-    depth, found = geometry.depth_axis, 0
-    least = 0 if geometry.frames is None else 1
-    for source in sources_of(geometry):
-        for z in range(depth.out // depth.images):
-            seen = taps_inside(source[0], 0, depth.taps, z)[1]
-            found += 1 if least <= seen and seen < depth.taps else 0
-    return depth.images * found
+    depth, least = geometry.depth_axis, 0 if geometry.frames is None else 1
+    windows = product(sources_of(geometry), range(depth.out // depth.images))
+    seen = (taps_inside(axis, 0, depth.taps, z)[1] for (axis, *_), z in windows)
+    return depth.images * sum(least <= count < depth.taps for count in seen)
 
 
 def dmas_of_piece(geometry: Geometry) -> int:

@@ -5,8 +5,9 @@ flag for the halo frames. The register of a device loop moves the regions of its
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +56,9 @@ def regions_of_x(
     c0, cn = channels
     found: list[Region] = []
     if geometry.depth is not None:
-        for source in sources_of(geometry):
-            for piece in channel_pieces(geometry, c0, cn):
-                _append_channel_regions(found, source, piece, is_by_plane(geometry), planes, (first, counts))
+        pieces, by_plane = channel_pieces(geometry, c0, cn), is_by_plane(geometry)
+        for source, piece in itertools.product(sources_of(geometry), pieces):
+            found += _channel_regions(source, piece, by_plane, planes, (first, counts))
         return found
     for part in plane_pieces(geometry, planes[0], planes[1]):
         extents, there = (cn, part.count, counts[0], counts[1]), (c0, part.plane, first[0], first[1])
@@ -65,33 +66,22 @@ def regions_of_x(
     return found
 
 
-def _append_channel_regions(
-    found: list[Region], source: Any, piece: Sequence[int], by_plane: bool, planes: tuple[int, int], window: Any
-) -> None:
-    """Append the regions in one tensor of a piece of planes of taps that are channels; see `regions_of_x`. window: its
-    first and counts; by_plane: see `planes.is_by_plane`."""
-    depth, strides, framed = source
-    part, c, count, t, tn = piece
-    d0, dn = planes
-    first, counts = window
-    z = 0
-    while z < dn:
-        tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
-        together = 1
-        while seen == tn and z + together < dn and taps_inside(depth, t, tn, d0 + z + together)[1] == tn:
-            together += 1
-        own = [[strides[1] * depth.stride, together], [strides[2], counts[0]], [strides[3], counts[1]]]
-        taps, channels = [strides[1] * depth.dilation, seen], [strides[0], count]
-        if seen == tn or (by_plane and seen > 0):
-            leading = [taps] if count == 1 else [taps, channels] if by_plane else [channels, taps]
-            place = (part + tap * count, z, 0, 0)
-            found.append((place, leading + own, offset_at(strides, (c, plane, first[0], first[1])), framed))
-        elif seen > 0:
-            for index in range(count):
-                place = (part + index * tn + tap, z, 0, 0)
-                offset = offset_at(strides, (c + index, plane, first[0], first[1]))
-                found.append((place, [taps, *own], offset, framed))
-        z += together
+def _channel_regions(
+    source: Any, piece: Sequence[int], by_plane: bool, planes: tuple[int, int], window: Any
+) -> Iterator[Region]:
+    """The regions in one tensor of a piece of planes of taps that are channels; see `regions_of_x`. window: its first
+    and counts; by_plane: see `planes.is_by_plane`."""
+    (depth, strides, framed), (part, c, count, t, tn), (first, counts) = source, piece, window
+    images = range(planes[0], sum(planes))
+    for (tap, seen), some in itertools.groupby(images, key=lambda image: taps_inside(depth, t, tn, image)[:2]):
+        z, *more = some
+        own = [[strides[1] * depth.stride, 1 + len(more)], [strides[2], counts[0]], [strides[3], counts[1]]]
+        each = count if seen == tn or by_plane else 1  # channels of a region
+        for index in range(0, count if seen > 0 else 0, each):
+            leading = [[strides[1] * depth.dilation, seen], *([[strides[0], each]] if each > 1 else [])]
+            place = part + (tap * count if by_plane else index * tn + tap), z - planes[0], 0, 0
+            offset = offset_at(strides, (c + index, taps_inside(depth, t, tn, z)[2], *first))
+            yield place, (leading if by_plane else leading[::-1]) + own, offset, framed
 
 
 @dataclass(frozen=True)
