@@ -26,7 +26,7 @@ from typing import NamedTuple
 from .cuts import in_batches, window_of
 from .geometry import Axis, Geometry, is_transposed, num_taps, span
 from .settings import ALL, WARM_UPS, Settings, choice, count, double, half, warm_up
-from .tiles import P_MAX, PARTS, SBUF_BYTES, cut, cut_at, div_ceil, share, whole_words
+from .tiles import P_MAX, PARTS, SBUF_BYTES, cut, cut_at, div_ceil, share
 
 SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
 FOLDS = ("none", "inputs", "outputs", "both")
@@ -252,13 +252,7 @@ def m_tile_bytes(geometry: Geometry, m_tile: MTile) -> int:
     """Bytes a partition of an M tile's stationaries."""
     taps = sum(many * k_tile.slots * tap_groups(geometry, k_tile) for k_tile, many in counted(m_tile.k_tiles))
     rows = geometry.planes.taps * m_tile_axis(geometry, m_tile).taps * m_tile.rows
-    return rows * taps * stationary_columns(geometry, m_tile) * geometry.itemsize
-
-
-def stationary_columns(geometry: Geometry, m_tile: MTile) -> int:
-    """Columns of a stationary; for fp8 rounded up to whole words, so that transposed filters are copied by words."""
-    plain = geometry.itemsize == 1 and m_tile.pack == 1 and geometry.packed == 0 and geometry.C > 1
-    return whole_words(m_tile.kn, geometry.itemsize) if plain else m_tile.kn
+    return rows * taps * m_tile.kn * geometry.itemsize
 
 
 def is_depthwise_m_tile(geometry: Geometry, m_tile: MTile) -> bool:

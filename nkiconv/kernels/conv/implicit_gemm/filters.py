@@ -14,14 +14,7 @@ from typing import Any
 from ...._nki import nisa, nl
 from ....schedules.cuts import in_order as tap_order
 from ....schedules.geometry import num_taps
-from ....schedules.implicit_gemm import (
-    ALONE,
-    group_depth,
-    lies_ready,
-    m_tile_axis,
-    stationary_columns,
-    tap_groups,
-)
+from ....schedules.implicit_gemm import ALONE, group_depth, lies_ready, m_tile_axis, tap_groups
 from ....schedules.implicit_gemm_products import (
     BACKWARDS,
     DIAGONALS,
@@ -50,7 +43,7 @@ def new_tile(geometry, block, dtype, whole=False):
     each, groups = m_tile_axis(geometry, m_tile).taps, tap_groups(geometry, k_tile)
     height = geometry.planes.taps * each
     parts, shift = k_tile.cn * k_tile.depth, each - geometry.rows.taps
-    shape = (parts, k_tile.slots * height, groups, m_tile.rows, stationary_columns(geometry, m_tile))
+    shape = (parts, k_tile.slots * height, groups, m_tile.rows, m_tile.kn)
     tile_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
     lacking = []
     for u in range(m_tile.rows if m_tile.rows > 1 else 0):
@@ -68,10 +61,9 @@ def rows_apart(geometry, m_tile):
     return m_tile_axis(geometry, m_tile).taps - geometry.rows.taps
 
 
-def slot_of(tile_sbuf, geometry, slot):
-    """A slot of a K tile's stationaries."""
-    first, end = slot * geometry.rows.taps, (slot + 1) * geometry.rows.taps
-    return tile_sbuf if slot == 0 else tile_sbuf[:, first:end]
+def first_row(geometry, block):
+    """A block's first row of taps in the stationaries of all slots."""
+    return block.slot * geometry.rows.taps + block.r0
 
 
 def load_stationaries(tile_sbuf, operands, geometry, block):
@@ -79,15 +71,15 @@ def load_stationaries(tile_sbuf, operands, geometry, block):
     m_tile, (_, cn, depth, *_) = block.m_tile, block.k_tile
     (taps, each, S), shift = (num_taps(geometry), geometry.packed, geometry.columns.taps), rows_apart(geometry, m_tile)
     places = range(m_tile.rows), range(depth), range(m_tile.kn // each)
-    runs = channel_runs(geometry, block.c0, cn)
+    runs, row = channel_runs(geometry, block.c0, cn), first_row(geometry, block)
     for (at, channel, step, count), u, d, part in itertools.product(runs, *places):
         p, counts = at + d * cn, (count, block.rn, div_ceil(S - d, depth), each)
         tap = ((m_tile.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
         own_sbuf = tile_sbuf[p : p + count, :, :, u]
         pattern = pattern_of((step * taps * each, S * each, depth * each, 1), counts)
-        load_region(own_sbuf, operands.w, (0, block.r0 + u * shift, 0, part * each), pattern, tap * each)
+        load_region(own_sbuf, operands.w, (0, row + u * shift, 0, part * each), pattern, tap * each)
     if block.again > 0:
-        zeros = tile_sbuf[0 : block.again, block.r0 : block.r0 + block.rn, :, 0, 0 : m_tile.kn]
+        zeros = tile_sbuf[0 : block.again, row : row + block.rn, :, 0, 0 : m_tile.kn]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
 
 
@@ -106,16 +98,12 @@ def make_diagonals(raw_sbuf, geometry):
 
 def load_taps(operands, geometry, block):
     """Load the taps of a block: [kn, channels, rows, columns] in SBUF."""
-    kn, columns, strides = block.m_tile.kn, stationary_columns(geometry, block.m_tile), geometry.w_strides
-    shape = block.channels, block.rn, block.sn
-    raw_sbuf = nl.ndarray((columns, *shape), dtype=operands.w_dtype, buffer=nl.sbuf)
+    strides, shape = geometry.w_strides, (block.m_tile.kn, block.channels, block.rn, block.sn)
+    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     offset = offset_at(strides, (block.m_tile.k0, block.c0, block.r0, block.s0))
-    pattern = pattern_of(strides, (kn, *shape))
-    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, offset)
-    if columns > kn:  # any numbers do
-        load_region(raw_sbuf, operands.w, (kn, 0, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
+    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(strides, shape), offset)
     if block.again > 0:
-        nisa.memset(dst=raw_sbuf[0:kn, 0 : block.again], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=raw_sbuf[:, 0 : block.again], value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
 
 
@@ -230,7 +218,7 @@ class Filters:
         """Load the next block."""
         operands, geometry, block = self.operands, self.geometry, self.plan.blocks[len(self.raws)]
         if block.kind == PACKED and self.pairing is None:
-            load_stationaries(slot_of(self.tiles_of(block)[0], geometry, block.slot), operands, geometry, block)
+            load_stationaries(self.tiles_of(block)[0], operands, geometry, block)
             raw_sbuf = None
         elif block.kind == PACKED:
             raw_sbuf = new_tile(geometry, block, operands.w_dtype, True)
@@ -309,31 +297,30 @@ class Filters:
             else:
                 self._pair_k_tile(block, whole_sbuf)
             return
-        tiles = [slot_of(tile_sbuf, self.geometry, block.slot) for tile_sbuf in self.tiles_of(block)]
         if block.kind == BACKWARDS:
-            place_backwards(tiles[0], raw_sbuf, self.geometry, block, piece, self.ledger)
+            place_backwards(self.tiles_of(block)[0], raw_sbuf, self.geometry, block, piece, self.ledger)
         else:
-            self._transpose_taps(tiles, raw_sbuf, block, piece)
+            self._transpose_taps(block, piece, raw_sbuf)
 
-    def _transpose_taps(self, tiles, raw_sbuf, block, piece):
+    def _transpose_taps(self, block, piece, raw_sbuf):
         """Transpose a piece's taps into one PSUM bank, and evacuate it once for each row of outputs."""
         geometry, m_tile, depth, num = self.geometry, block.m_tile, block.k_tile.depth, piece.count
-        channels, kn = raw_sbuf.shape[1], stationary_columns(geometry, m_tile)
-        count = tiles[0].shape[0] if m_tile.pack > 1 else piece.depth * channels
+        tiles, kn = self.tiles_of(block), m_tile.kn
+        count = tiles[0].shape[0] if m_tile.pack > 1 else piece.depth * block.channels
         shape = (count, num, whole_words(kn, geometry.itemsize))
         transposed_psum = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.psum)
         firsts = range(piece.first * depth - block.s0, (piece.first + num) * depth - block.s0, depth)
         if m_tile.pack > 1:
             if block.place not in self.masks:
                 per_k = geometry.K // geometry.groups
-                self.masks[block.place] = mask_sbuf = constant((m_tile.kn, m_tile.pack), raw_sbuf.dtype, 1.0)
+                self.masks[block.place] = mask_sbuf = constant((kn, m_tile.pack), raw_sbuf.dtype, 1.0)
                 keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k)
             rows = (raw_sbuf[:, :, piece.row, s] for s in firsts)
             transpose_into(transposed_psum, (spread_groups(row, self.masks[block.place]) for row in rows))
         else:
             taps = [raw_sbuf[:, :, piece.row, s : s + piece.depth].permute((0, 2, 1)) for s in firsts]
             transpose_into(transposed_psum, taps)
-        shift, row = rows_apart(geometry, m_tile), block.r0 + piece.row
+        shift, row = rows_apart(geometry, m_tile), first_row(geometry, block) + piece.row
         data = transposed_psum[0:count, 0:num, 0:kn]
         for u in range(m_tile.rows):
             r = row + (row // geometry.rows.taps + u) * shift

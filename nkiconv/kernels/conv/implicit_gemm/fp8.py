@@ -7,7 +7,7 @@ images, one below the other, or if taps pair; zeros left and right only if taps 
 import itertools
 
 from ...._nki import nisa, nl
-from ....schedules.implicit_gemm import CHUNKS, TAPS, stationary_columns, tap_groups
+from ....schedules.implicit_gemm import CHUNKS, TAPS, tap_groups
 from ....schedules.tiles import size_of
 from ..._prologue import load_x
 
@@ -50,7 +50,7 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     other."""
     out_tile, m_tile, bank, k_tile, place = one.results.out_tile, one.results.m_tile, one.bank, x.k_tile, x.place
     (p0, _, pn, *_), (q0, _, qn, *_) = pair.rows, pair.columns
-    kn, w_sbuf = stationary_columns(geometry, m_tile), factor.w_sbuf
+    kn, w_sbuf = m_tile.kn, factor.w_sbuf
     apart = one.banks[0].shape[2]
     count = (bank.zn - 1) * apart + pn
 
