@@ -27,7 +27,7 @@ from .blocks import (
     units_of_tile,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS, spacing_of, taps_in_turn
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS, gang_of, member_of, spacing_of, taps_in_turn
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
@@ -92,27 +92,19 @@ class BlocksBound:
         t["h"], t["w"] = window_of(geometry.rows, t["rows"]), window_of(geometry.columns, t["columns"])
         size = t["h"] * t["w"] * geometry.planes.taps * t["c"] + t["rows"] * t["columns"] * t["k"]
         t["unit_bytes"], t["gang"] = size * geometry.itemsize, 1
-        down, across = ceil(geometry.rows.out, t["rows"]), ceil(geometry.columns.out, t["columns"])
         if self.pixels >= TRANSPOSED:
-            return self._in_gangs(t, down, across, parts)
-        units = ceil(geometry.planes.out * down * across, parts)
-        return t | {"tiles": ceil(units, self.most // t["side"])}
+            return self._in_gangs(t, parts)
+        units = geometry.planes.out * ceil(geometry.rows.out, t["rows"]) * ceil(geometry.columns.out, t["columns"])
+        return t | {"tiles": ceil(ceil(units, parts), self.most // t["side"])}
 
-    def _in_gangs(self, t: Table, down: Any, across: Any, parts: Any) -> Table:
-        """`sized` for tiles of `blocks_transposes`, with members of `down` x `across` blocks of a plane."""
-        t["across"] = ceil(across, ceil(across, P_MAX))
-        t["down"] = ceil(down, ceil(down, P_MAX // t["across"]))
-        places, most = ceil(across, t["across"]) * ceil(down, t["down"]), max(self.planes)
-        planes = np.minimum(P_MAX // (t["down"] * t["across"]), self.geometry.planes.out)
-        t["planes"] = planes = np.where(places == 1, planes, 1)
-        members = np.maximum(1, np.maximum(1, most // planes) * places // parts)
+    def _in_gangs(self, t: Table, parts: Any) -> Table:
+        """`sized` for tiles of `blocks_transposes`."""
+        t["planes"], t["down"], t["across"], places = member = member_of(self.geometry, t["rows"], t["columns"])
         room = np.minimum(BLOCK_BYTES // t["unit_bytes"], CHAIN // (t["rows"] * t["columns"]))
-        channels = t["c"] if self.pixels == TRANSPOSED else t["k"]
-        gang = ceil(members, ceil(members, np.maximum(1, P_MAX // channels)))
-        gang = np.where((planes == 1) & (P_MAX // channels < self.in_turn), 1, gang)
-        t["gang"] = gang = np.maximum(1, np.minimum(room, gang))
+        channels, most = t["c"] if self.pixels == TRANSPOSED else t["k"], max(self.planes)
+        t["gang"] = gang = gang_of(member, self.planes, channels, parts, room, self.in_turn)
         t["is_apart"] = (gang > 1) & (gang >= 2 * most) & (places > 1)
-        tiles = sum(ceil(total, gang * planes) for total in self.planes)
+        tiles = sum(ceil(total, gang * t["planes"]) for total in self.planes)
         return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}
 
     def products(self, t: Table) -> Table:

@@ -249,9 +249,10 @@ def _with_transposes(plan: BlocksSchedule) -> BlocksSchedule:
     geometry, config, planes = plan.geometry, plan.settings, planes_of(plan.geometry.planes)
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] if config.pixels == TRANSPOSED else one.k[1] for one in plan.passes))
-    grid = transposes.grid_of(geometry, config.rows, config.columns)
+    member = transposes.member_of(geometry, config.rows, config.columns)
     in_turn = transposes.taps_in_turn(geometry) if config.pixels == TRANSPOSED else 1
-    gang = transposes.gang_of(grid, [count for _, count in planes], channels, config.split == 1, room, in_turn)
+    parts, counts = PARTS if config.split == 1 else 1, [count for _, count in planes]
+    gang = int(transposes.gang_of(member, counts, channels, parts, room, in_turn))
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
     passes = []
     for one in plan.passes:

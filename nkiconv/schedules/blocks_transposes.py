@@ -13,11 +13,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
+
+import numpy as np
 
 from .blocks import TRANSPOSED, BlocksSettings, Pass, Region, Run, Tile
 from .cuts import most_of, places_inside, window_of
 from .geometry import Axis, Geometry, valid_range
-from .tiles import P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of
+from .tables import ceil
+from .tiles import P_MAX, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of
 
 #: About the bytes of neighbouring rows in a DMA.
 RUN_BYTES = 384
@@ -61,16 +65,9 @@ def inside(frame: Part, first: int, size: int) -> Part:
     return low, max(low, min(frame[1], size - first))
 
 
-@dataclass(frozen=True)
-class Load:
-    """`size` (rows, columns) of the windows of a member, or of some of its blocks (first, count), that exist: from
-    (plane, row, column) `place` on, at (row, column) `into` of a piece."""
-
-    member: int
-    blocks: Part
-    place: tuple[int, int, int]
-    into: Part
-    size: Part
+#: `size` (rows, columns) of the windows of a member, or of some of its blocks (first, count), that exist: (member,
+#: blocks, (plane, row, column) of the first, (row, column) in a piece, size).
+Load = tuple[int, Part, tuple[int, int, int], Part, Part]
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ class Side:
                 if (top < bottom and left < right) or self.is_apart:
                     place = plane, h + blocks[0] * self.rows.step + top, w + left
                     into = top - base, left - self.columns.frame[0]
-                    found.append(Load(member, blocks, place, into, (bottom - top, right - left)))
+                    found.append((member, blocks, place, into, (bottom - top, right - left)))
         return found
 
     def _rows_of(self, h: int, rows: Part) -> list[tuple[Part, int, int]]:
@@ -155,10 +152,6 @@ class Side:
         return found
 
 
-#: (planes, parts of the rows, of the columns) of blocks of a member.
-Grid = tuple[int, list[Part], list[Part]]
-
-
 @dataclass(frozen=True)
 class Transposes:
     """Buffers of transposes on the Tensor Engine: the most members of a gang; loaded pieces of x, and of gy; banks of
@@ -171,18 +164,15 @@ class Transposes:
     sizes: tuple[int, ...]
 
 
-def grid_of(geometry: Geometry, rows: int, columns: int) -> Grid:
-    """The Grid of blocks of `rows` rows and `columns` columns: a member has planes, or a part of one."""
-    some_columns = _even(div_ceil(geometry.columns.out, columns), P_MAX)
-    some_rows = _even(div_ceil(geometry.rows.out, rows), P_MAX // some_columns[0][1])
-    whole = len(some_columns) == 1 and len(some_rows) == 1
-    planes = P_MAX // (some_rows[0][1] * some_columns[0][1]) if whole else 1
-    return min(planes, geometry.planes.out), some_rows, some_columns
-
-
-def _even(count: int, most: int) -> list[Part]:
-    """(first, count) of equal parts of at most `most`; the last may be smaller."""
-    return cut_at(count, div_ceil(count, div_ceil(count, most)))
+def member_of(geometry: Geometry, rows: Any, columns: Any) -> tuple[Any, Any, Any, Any]:
+    """(planes, rows, columns of blocks) of a member, planes or a part of one, and the members of a plane. rows,
+    columns: of a block, numbers or columns of a table."""
+    down, across = ceil(geometry.rows.out, rows), ceil(geometry.columns.out, columns)
+    wide = ceil(across, ceil(across, P_MAX))
+    high = ceil(down, ceil(down, P_MAX // wide))
+    places = ceil(across, wide) * ceil(down, high)
+    planes = np.minimum(P_MAX // (high * wide), geometry.planes.out)
+    return np.where(places == 1, planes, 1), high, wide, places
 
 
 def taps_in_turn(geometry: Geometry) -> int:
@@ -191,54 +181,43 @@ def taps_in_turn(geometry: Geometry) -> int:
     return planes.taps if planes.stride == planes.dilation == 1 else 1
 
 
-def gang_of(grid: Grid, planes: Sequence[int], channels: int, shared: bool, room: int, in_turn: int) -> int:
+def gang_of(member: tuple[Any, ...], planes: Sequence[int], channels: Any, parts: Any, room: Any, in_turn: int) -> Any:
     """Members of a tile's gang: as many as channels of x leave room for, as its windows have more places than gy's
-    blocks, up to `room`; 1 if tiles then share more planes of x. planes: the numbers of planes that see planes of x at
-    the same taps; shared: whether the cores share the members; in_turn: of `taps_in_turn`."""
-    most, some_rows, some_columns = grid
-    if most == 1 and P_MAX // channels < in_turn:
-        return 1
-    members = max(1, max(planes) // most) * len(some_rows) * len(some_columns)
-    members = max(1, members // PARTS if shared else members)
-    return max(1, min(room, div_ceil(members, div_ceil(members, max(1, P_MAX // channels)))))
-
-
-def gangs_of(grid: Grid, planes: Sequence[int], gang: int) -> list[tuple[int, range, int, Part]]:
-    """(number of a run of planes, the first plane of each member in it, planes of a member, (first, count) of places)
-    of each tile's gang; members are at several places if no run has enough planes."""
-    most, some_rows, some_columns = grid
-    found = list[tuple[int, range, int, Part]]()
-    for run, total in enumerate(planes):
-        at = 0
-        while at < total:
-            members = min(gang, total - at)
-            count = min(most, (total - at) // members)
-            firsts = range(at, at + members * count, count)
-            together = max(1, gang // max(planes))
-            found += [(run, firsts, count, some) for some in cut(len(some_rows) * len(some_columns), together)]
-            at += members * count
-    return found
+    blocks, up to `room`; 1 if tiles then share more planes of x. member: of `member_of`; planes: the numbers of planes
+    that see planes of x at the same taps; parts: that share the members; in_turn: of `taps_in_turn`."""
+    (most, _, _, places), fits = member, np.maximum(1, P_MAX // channels)
+    members = np.maximum(1, np.maximum(1, max(planes) // most) * places // parts)
+    gang = np.maximum(1, np.minimum(room, ceil(members, ceil(members, fits))))
+    return np.where((most == 1) & (fits < in_turn), 1, gang)
 
 
 def transposed_tiles(
     geometry: Geometry, planes: Sequence[Part], config: BlocksSettings, gang: int, taps: tuple[Part, Part]
 ) -> tuple[Tile, ...]:
-    """Tiles with a Region for each member of their gang. planes: of `planes_of`; taps: their rows and columns."""
-    grid = _, some_rows, some_columns = grid_of(geometry, config.rows, config.columns)
-    rows = [(p, _run_of(geometry.rows, config.rows, p, taps[0])) for p in some_rows]
-    columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in some_columns]
+    """Tiles with a Region for each member of their gang: of a run of planes, and of several places if no run has
+    enough. planes: of `planes_of`; taps: their rows and columns."""
+    most, high, wide, _ = map(int, member_of(geometry, config.rows, config.columns))
+    down, across = div_ceil(geometry.rows.out, config.rows), div_ceil(geometry.columns.out, config.columns)
+    rows = [(p, _run_of(geometry.rows, config.rows, p, taps[0])) for p in cut_at(down, high)]
+    columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in cut_at(across, wide)]
     places, tiles = list(product(rows, columns)), list[Tile]()
-    for run, firsts, count, some in gangs_of(grid, [total for _, total in planes], gang):
-        own = some_of(places, some)
-        # members have equal sizes: missing blocks of the last one are zeros
-        counts = count, max(p[1] for (p, _), _ in own), max(q[1] for _, (q, _) in own)
-        tiles.append(
-            tuple(
-                Region(0, of_rows, of_columns, planes[run][0] + z, p[0] * config.rows, q[0] * config.columns, counts)
-                for (p, of_rows), (q, of_columns) in own
-                for z in firsts
-            )
-        )
+    parts = cut(len(places), max(1, gang // max(count for _, count in planes)))
+    for first, total in planes:
+        at = 0
+        while at < total:
+            members = min(gang, total - at)
+            count = min(most, (total - at) // members)
+            for own in (some_of(places, part) for part in parts):
+                # members have equal sizes: missing blocks of the last one are zeros
+                counts = count, max(p[1] for (p, _), _ in own), max(q[1] for _, (q, _) in own)
+                tiles.append(
+                    tuple(
+                        Region(0, of_rows, of_columns, z, p[0] * config.rows, q[0] * config.columns, counts)
+                        for (p, of_rows), (q, of_columns) in own
+                        for z in range(first + at, first + at + members * count, count)
+                    )
+                )
+            at += members * count
     if geometry.planes.taps > 1 and gang == 1:  # neighbouring planes share planes of x
         tiles.sort(key=lambda tile: (tile[0].p, tile[0].q, tile[0].z))
     return tuple(tiles)

@@ -158,9 +158,8 @@ def load_piece(work, ahead, side, rows, loads, channel):
     hbm, count, strides = work.operands.w if side.t < 0 else work.operands.x, side.channels[1], side.strides
     shape, parts = side.piece_shape(rows[1]), side.members[1] * count
     raw = next(ahead.raws[side.t < 0])[0:parts, 0 : size_of(shape)].reshape((parts, *shape))
-    for load in loads:
-        (row, column), (block, blocks), (height, width) = load.into, load.blocks, load.size
-        own, inside = slice(load.member * count, (load.member + 1) * count), (row, row + height, column, column + width)
+    for member, (block, blocks), place, (row, column), (height, width) in loads:
+        own, inside = slice(member * count, (member + 1) * count), (row, row + height, column, column + width)
         for first, end, low, high in around(shape[2], shape[3], inside) if side.is_apart else ():
             # by DMA, as engines would write zeros only after all their earlier work
             pattern = [[ahead.zeros_sbuf.shape[1], count], [0, side.count], [0, end - first], [1, high - low]]
@@ -168,7 +167,7 @@ def load_piece(work, ahead, side, rows, loads, channel):
         if height > 0 and width > 0:
             pattern = [[strides[0], count], [strides[1] * side.apart, side.count]]
             pattern = pattern + [[strides[2] * side.rows.step, blocks], [strides[2], height], [strides[3], width]]
-            offset = offset_at(strides, (channel, *load.place))
+            offset = offset_at(strides, (channel, *place))
             load_region(raw, hbm, (own.start, 0, block, row, column), pattern, offset)
     return raw
 
