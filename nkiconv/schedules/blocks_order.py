@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import accumulate, product
 
 from .blocks import Accumulator, Pass, Tile
 from .blocks_schedule import BlocksSchedule, chains_of
@@ -20,17 +20,12 @@ Inside = tuple[Part, Part]
 
 @dataclass(frozen=True)
 class TileOf:
-    """A tile of a pass, and its number there; inside: the part of its windows inside x for any unit, for each of its
-    gang or for all together."""
+    """A tile of a pass; inside: the part of its windows inside x for any unit, for each of its gang or for all
+    together."""
 
     one: Pass
-    number: int
+    tile: Tile
     inside: tuple[Inside, ...]
-
-    @property
-    def tile(self) -> Tile:
-        """Its Regions."""
-        return self.one.tiles[self.number]
 
 
 @dataclass(frozen=True)
@@ -64,19 +59,14 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> tuple[l
     tiles: list[TileOf] = []
     found: list[Products] = []
     for one in passes:
-        start, numbers = len(tiles), range(len(one.tiles))
-        if half >= 0:
-            numbers = numbers[: one.half] if half == 0 else numbers[one.half :]
-        tiles += [TileOf(one, number, inside_of(one.tiles[number], plan.transposes is not None)) for number in numbers]
-        chains = chains_of(plan, one, len(numbers))
+        start, some = len(tiles), (one.tiles, one.tiles[: one.half], one.tiles[one.half :])[half + 1]
+        tiles += [TileOf(one, tile, inside_of(tile, plan.transposes is not None)) for tile in some]
+        chains = chains_of(plan, one, len(some))
         for number, (first, count) in enumerate(chains):
             place = number, number + 1 == len(chains)
             found += _chain(plan, tiles, (start + first, count), half >= 0, place)
-    products, oldest = list[Products](), len(tiles)
-    for each in reversed(found):
-        oldest = min(oldest, each.index)
-        products.append(replace(each, oldest=oldest))
-    return tiles, products[::-1]
+    oldest = [*accumulate((each.index for each in reversed(found)), min)][::-1]
+    return tiles, [replace(each, oldest=first) for each, first in zip(found, oldest, strict=True)]
 
 
 def _chain(

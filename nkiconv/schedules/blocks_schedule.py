@@ -192,14 +192,11 @@ def _room_unsupported(plan: BlocksSchedule) -> str:
 def _longest_step(plan: BlocksSchedule) -> int:
     """The most elements from one tap or channel of a tile of x to the next."""
     (rows, columns, channels), geometry = plan.x, plan.geometry
-    steps = columns, 1, rows * columns
+    row, column, channel = columns, 1, rows * columns
     if geometry.x_strides[0] == 1:
-        steps = columns * channels, channels, 1
-    row, column = (
-        axis.dilation * step if axis.taps > 1 else 0
-        for axis, step in zip((geometry.rows, geometry.columns), steps, strict=False)
-    )
-    return max(row, column, steps[2])
+        row, column, channel = columns * channels, channels, 1
+    every = (geometry.rows, row), (geometry.columns, column)
+    return max(channel, *(axis.dilation * step for axis, step in every if axis.taps > 1), 0)
 
 
 def _scheduled(

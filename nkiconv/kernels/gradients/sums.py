@@ -57,34 +57,28 @@ def run_parts(work, run):
         run(work.plan.passes)
 
 
-def waits(work):
-    """Whether sums are the first half's on one core, which wait for the second half's."""
-    return work.half == 0 and nl.num_programs() == 1
-
-
 def own_part(work, count):
     """(first, how many) of `count` results that this core stores."""
     return (0, count) if work.half < 0 else share(count, nl.num_programs(), nl.program_id(0))
 
 
-def keep_sums(work, sums_sbuf):
-    """Copy a tile of the first half's sums to HBM until the second half's is ready."""
-    kept_hbm = nl.ndarray(sums_sbuf.shape, dtype=nl.float32, buffer=nl.private_hbm)
-    copy(kept_hbm, sums_sbuf)
-    work.kept.append(kept_hbm)
-
-
 def with_other_half(work, sums_sbuf):
     """A tile of sums plus the other half's, if units are in halves; None if it waits for the second half."""
-    if waits(work):
-        return keep_sums(work, sums_sbuf)
     if work.half >= 0:
-        nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
+        other = other_sums(work, sums_sbuf)
+        if other == None:
+            return None
+        nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other, op=nl.add)
     return sums_sbuf
 
 
 def other_sums(work, sums_sbuf):
-    """The other half's tile of the same sums."""
+    """The other half's tile of the same sums; None for the first half's on one core, which are kept in HBM for the
+    second half."""
+    if nl.num_programs() < PARTS and work.half == 0:
+        work.kept.append(nl.ndarray(sums_sbuf.shape, dtype=nl.float32, buffer=nl.private_hbm))
+        copy(work.kept[-1], sums_sbuf)
+        return None
     other_sbuf = nl.ndarray(sums_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
     if nl.num_programs() == PARTS:
         other = 1 - nl.program_id(0)
@@ -185,34 +179,32 @@ def store_sums(work, accumulator, acc_psum):
 
 def start_joint(accumulators):
     """Tiles for the sums of a round's accumulators over a half of the units, which the cores exchange together: (tiles
-    [k, columns] in SBUF, for each accumulator (number of its tile, first column))."""
-    sizes, places = {}, []
+    [k, columns] in SBUF by their rows, the first column of each accumulator)."""
+    sizes, firsts = {}, []
     for acc in accumulators:
-        first = sizes.setdefault(acc.k[1], 0)
-        places.append((list(sizes).index(acc.k[1]), first))
-        sizes[acc.k[1]] += acc.r[1] * acc.s[1] * acc.c[1]
-    return [nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf) for size in sizes.items()], places
+        firsts.append(sizes.get(acc.k[1], 0))
+        sizes[acc.k[1]] = firsts[-1] + acc.r[1] * acc.s[1] * acc.c[1]
+    return {k: nl.ndarray((k, size), dtype=nl.float32, buffer=nl.sbuf) for k, size in sizes.items()}, firsts
 
 
-def part_of_joint(work, accumulator, tiles, place):
+def part_of_joint(work, acc, tiles, first):
     """The view [k, rows, columns, c] of an accumulator's sums in its round's tiles."""
-    acc, (tile, first), last = accumulator, place, filters_last(work)
-    sizes = acc.k[1], acc.r[1], acc.s[1], acc.c[1]
-    return with_last(tiles[tile][:, first : first + size_of(sizes[1:])].reshape(sizes_stored(last, sizes)), last)
+    sizes, last = (acc.k[1], acc.r[1], acc.s[1], acc.c[1]), filters_last(work)
+    return with_last(tiles[sizes[0]][:, first : first + size_of(sizes[1:])].reshape(sizes_stored(last, sizes)), last)
 
 
 def store_joint(work, accumulators, joint):
     """Add a round's sums over a half of the units to the other half's and store them; or keep them for the other
     half."""
-    tiles, places = joint
-    others = [keep_sums(work, tile) if waits(work) else other_sums(work, tile) for tile in tiles]
-    for accumulator, place in () if waits(work) else zip(accumulators, places):
-        mine, other = (part_of_joint(work, accumulator, some, place) for some in (tiles, others))
-        found_sbuf, added = room_for(work, accumulator)
+    tiles, firsts = joint
+    others = {k: other_sums(work, tile) for k, tile in tiles.items()}
+    for acc, first in () if None in others.values() else zip(accumulators, firsts):
+        mine, other = (part_of_joint(work, acc, some, first) for some in (tiles, others))
+        found_sbuf, added = room_for(work, acc)
         for into, more in ((found_sbuf, other),) if added == None else ((mine, other), (found_sbuf, added)):
             into, one, more = (as_stored(each, filters_last(work)) for each in (into, mine, more))
             nisa.tensor_tensor(dst=into, data1=one, data2=more, op=nl.add)
-        store(work, accumulator)
+        store(work, acc)
 
 
 def add_beside(work, accumulator, acc_psum, into_sbuf, added):
