@@ -473,13 +473,3 @@ def units_of(tile: Tile) -> int:
 def taps_seen(first: int, count: int, step: int, there: Part) -> Part:
     """(first, end) of `count` taps, `step` elements apart from element `first` on, that see elements `there`."""
     return places_inside(first - there[0], step, count, there[1] - there[0])
-
-
-def first_seen(axis: Axis, taps: int, outputs: int, there: Part) -> int:
-    """The first of a block's outputs at which the most taps see elements `there`, (first, end), of its window."""
-
-    def seen(index: int) -> int:
-        low, high = taps_seen(index * axis.stride, taps, axis.dilation, there)
-        return high - low
-
-    return max(range(outputs), key=seen)

@@ -35,7 +35,7 @@ class Products:
     Attributes:
         index: of the tile; member: of its gang; accumulators: of the round; banks: (first, count) of them.
         adds: whether other products of this order write the accumulators.
-        chain, last: number of the chain, whose sums are added in SBUF, and whether it is the last of the pass.
+        last: whether their chain, whose sums are added in SBUF, is the last of the pass.
         starts, ends: whether they are the first of the round, the last of the accumulators' chain.
         oldest: the first tile that these or later products read.
     """
@@ -46,7 +46,6 @@ class Products:
     accumulators: tuple[Accumulator, ...]
     banks: Part
     adds: bool
-    chain: int
     last: bool
     starts: bool = False
     ends: bool = False
@@ -61,19 +60,15 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> tuple[l
     for one in passes:
         start, some = len(tiles), (one.tiles, one.tiles[: one.half], one.tiles[one.half :])[half + 1]
         tiles += [TileOf(one, tile, inside_of(tile, plan.transposes is not None)) for tile in some]
-        chains = chains_of(plan, one, len(some))
-        for number, (first, count) in enumerate(chains):
-            place = number, number + 1 == len(chains)
-            found += _chain(plan, tiles, (start + first, count), half >= 0, place)
+        for first, count in chains_of(plan, one, len(some)):
+            found += _chain(plan, tiles, (start + first, count), half >= 0, first + count == len(some))
     oldest = [*accumulate((each.index for each in reversed(found)), min)][::-1]
     return tiles, [replace(each, oldest=first) for each, first in zip(found, oldest, strict=True)]
 
 
-def _chain(
-    plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bool, place: tuple[int, bool]
-) -> Iterator[Products]:
-    """Products of tiles (first, count) of a pass. shared: whether they are a half, whose sums the cores exchange;
-    place: (number of the chain, whether it is the last)."""
+def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bool, last: bool) -> Iterator[Products]:
+    """Products of tiles (first, count) of a pass. shared: whether they are a half, whose sums the cores exchange; last:
+    whether it is the pass's last chain."""
     first, end, rows = part[0], sum(part), range(plan.settings.rows)
     for number, accumulators in enumerate(tiles[first].one.rounds):
         every, done, rest = (0, len(accumulators)), first if number > 0 else end - 1, rows
@@ -90,12 +85,12 @@ def _chain(
         ]
         found: list[Products] = []
         for at, (banks, index, some) in enumerate(steps + later):
-            members = len(tiles[index].tile) if plan.transposes is not None else 1
+            members = range(len(tiles[index].inside))
             # the row whose products write all sums: the first loaded, or for whole planes a row without zeros
             whole = (tiles[index].one.clips or (0, 0))[0] if index == first else -1
-            for row, member in product(sorted(some, key=lambda row: row != whole), range(members)):
+            for row, member in product(sorted(some, key=lambda row: row != whole), members):
                 adds = row != whole or member > 0
-                found.append(Products(index, row, member, accumulators, banks, adds, *place))
+                found.append(Products(index, row, member, accumulators, banks, adds, last))
             if at >= len(steps) and index + 1 == end:
                 found[-1] = replace(found[-1], ends=True)
         found[0] = replace(found[0], starts=True)

@@ -37,7 +37,6 @@ from .blocks import (
     blocks_geometry,
     completed,
     config_unsupported,
-    first_seen,
     in_places,
     matmuls_beside,
     outputs_beside,
@@ -275,10 +274,9 @@ def clipped_first(
     found, outputs_of = [], (max(1, config.rows - 1), config.columns)
     for axis, some, count, outputs in zip((geometry.rows, geometry.columns), runs, taps, outputs_of, strict=True):
         there = some[0].low, some[0].high
-        first = first_seen(axis, count, outputs, there)
-        seen = taps_seen(first * axis.stride, count, axis.dilation, there)
-        if len(some) == 1 and axis.lhs_dilation == 1 and seen == (0, count):
-            found.append(first)
+        seen = [taps_seen(at * axis.stride, count, axis.dilation, there) for at in range(outputs)]
+        if len(some) == 1 and axis.lhs_dilation == 1 and (0, count) in seen:
+            found.append(seen.index((0, count)))
     return (found[0], found[1]) if len(found) == 2 else None
 
 

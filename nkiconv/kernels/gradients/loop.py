@@ -70,17 +70,17 @@ def run_passes(work, passes, buffers):
 def end_chain(work, some, bank, acc_psum, held, joint):
     """Add the sums of a bank's chain in SBUF to the chains before; store them after the last chain, or with the round's
     if a half is exchanged."""
-    number, is_last, sums, accumulator = some.chain, some.last, acc_psum, some.accumulators[bank]
-    if number > 0 or not is_last:
+    sums, accumulator = acc_psum, some.accumulators[bank]
+    if held[bank] != None or not some.last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-        if number == 0:
+        if held[bank] == None:
             nisa.tensor_copy(dst=sums, src=acc_psum, engine=nisa.engine.vector)
         else:
             nisa.tensor_tensor(dst=sums, data1=acc_psum, data2=held[bank], op=nl.add)
-        held[bank] = sums
-    if is_last and joint == None:
+        held[bank] = None if some.last else sums
+    if some.last and joint == None:
         store_sums(work, accumulator, sums)
-    elif is_last:
+    elif some.last:
         add_beside(work, accumulator, sums, part_of_joint(work, accumulator, joint[0], joint[1][bank]), None)
         if bank == len(some.accumulators) - 1:
             store_joint(work, some.accumulators, joint)
