@@ -67,8 +67,6 @@ LINES, TRANSPOSED, GY_TRANSPOSED = 1, 2, 3
 LINE_LEAST = 32
 #: The fewest banks of PSUM for transposes of x and gy by the Tensor Engine.
 TRANSPOSE_BANKS = 3
-#: Below this number of passes candidates also split the units in halves, one a core.
-FEW_PASSES = 8
 #: Bytes a partition of SBUF for all blocks of x and gy at once.
 BLOCK_BYTES = 147_456
 

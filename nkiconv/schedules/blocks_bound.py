@@ -27,7 +27,7 @@ from .blocks import (
     units_of_tile,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, SLABS, gang_of, member_of, spacing_of, taps_in_turn
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, member_of, spacing_of, taps_in_turn
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
@@ -47,7 +47,6 @@ class BlocksBound:
         self.target, self.pixels, (geometry, self.source) = target, pixels, blocks_geometry(source, pixels)
         self.geometry, self.most = geometry, units_of_tile(geometry, pixels)
         self.banks, self.planes = sum_banks(pixels), [count for _, count in planes_of(geometry.planes)]
-        self.read_ns = target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
         self.in_turn = taps_in_turn(geometry) if pixels == TRANSPOSED else 1
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
@@ -57,7 +56,7 @@ class BlocksBound:
         t = self.transposed(t) if self.pixels >= TRANSPOSED else self.buffered(self.loaded(t))
         stored_ns = self.stored_ns(t)
         passes, rounds = t["passes"], ceil(t["accumulators"], self.banks)
-        tile_ns, count = self.throttled_ns(t) + t["last_ns"], passes * t["tiles"]
+        tile_ns, count = self.throttled_ns(t), passes * t["tiles"]
         array_ns, moved_ns = count * tile_ns, count * t["moved_ns"] + (passes - 1) * stored_ns
         # a pass's tiles are all loaded before its first accumulators are stored; the next pass's then too, if they fit
         waits_ns = moved_ns / np.where(t["buffers"] < 2 * t["tiles"], 1, passes) - array_ns / (rounds * passes)
@@ -146,12 +145,8 @@ class BlocksBound:
                 found.append(dma_ns(target, P_MAX, elements, run, item))
         x_ns, y_ns = geometry.planes.taps * found[0], found[1]
         first_ns = x_ns * np.minimum(1, geometry.rows.taps / t["h"]) + y_ns / t["rows"]
-        return t | {
-            "moved_ns": x_ns + y_ns,
-            "first_ns": x_ns + y_ns if self.pixels == LINES else first_ns,
-            "last_ns": 0.0,
-            "raw_bytes": 0,
-        }
+        first_ns = x_ns + y_ns if self.pixels == LINES else first_ns
+        return t | {"moved_ns": x_ns + y_ns, "first_ns": first_ns, "raw_bytes": 0}
 
     def transposed(self, t: Table) -> Table:
         """As `loaded`, for a tile that the Tensor Engine transposes, with its transposes: one for each place of a
@@ -162,14 +157,10 @@ class BlocksBound:
             np.minimum(axis.size, window_of(axis, extent)) for axis, extent in zip((rows, columns), tile, strict=True)
         )
         y_size = np.minimum(rows.out, tile[0]), np.minimum(columns.out, tile[1])
-        spacing = [
-            np.where(t[name] == 1, spacing_of(axis, 1, axis.taps), spacing_of(axis, P_MAX, axis.taps))
-            for name, axis in (("rows", rows), ("columns", columns))
-        ]
-        places = ceil(t["h"], spacing[0]) * ceil(t["w"], spacing[1]), t["rows"] * t["columns"]
-        of_x = t["c"], self.source.planes.taps, t["h"], x_size, places[0]
-        of_gy = t["k"], 1, t["rows"], y_size, places[1]
-        t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0, "slab_bytes": 0}
+        down, across = (spacing_of(axis, t[name], axis.taps) for name, axis in (("rows", rows), ("columns", columns)))
+        of_x = t["c"], self.source.planes.taps, t["h"], x_size, ceil(t["h"], down) * ceil(t["w"], across)
+        of_gy = t["k"], 1, t["rows"], y_size, t["rows"] * t["columns"]
+        t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0}
         if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
             elements = t["gang"] * t["h"] * t["w"] * t["c"]
             t["moved_ns"] = t["first_ns"] = of_x[1] * dma_ns(self.target, P_MAX, elements, t["w"], item)
@@ -187,11 +178,7 @@ class BlocksBound:
             sides.append((array_ns, array_ns * parts / P_MAX, times * moved_ns))
             t["first_ns"] = t["first_ns"] + taps * moved_ns / pieces
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
-            # the last bank of gy on its way to a product
-            per_bank = np.maximum(1, BANK_BYTES // (parts * item))
-            t["last_ns"] = np.minimum(per_bank, count) * parts * self.target.scalar_ns + self.read_ns
-            t["slab_bytes"] = np.maximum(t["slab_bytes"], SLABS * row * t["down"])
-        t = self.buffered(t | {"raw_bytes": t["raw_bytes"] + t["slab_bytes"]})
+        t = self.buffered(t)
         # a plane that taps see in turn, and tiles that fit SBUF for passes that share channels, are transposed once
         planes, is_kept = self.geometry.planes, t["buffers"] >= t["tiles"]
         seen = np.where(
@@ -243,5 +230,5 @@ class BlocksBound:
         exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
         if self.pixels >= TRANSPOSED:  # which wait for Vector, in each round
             exchanged_ns = exchanged_ns * t["passes"] * ceil(t["accumulators"], self.banks)
-        read_ns = t["beside"] * (width * target.vector_ns + self.read_ns)
-        return read_ns + np.where(t["split"] > 0, exchanged_ns, 0) + last_store_ns(target)
+        exchanged_ns = np.where(t["split"] > 0, exchanged_ns, 0)
+        return t["beside"] * width * target.vector_ns + exchanged_ns + last_store_ns(target)

@@ -15,7 +15,6 @@ import numpy as np
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .blocks import (
-    FEW_PASSES,
     GY_TRANSPOSED,
     LINES,
     TRANSPOSED,
@@ -30,9 +29,9 @@ from .blocks import (
 )
 from .blocks_bound import BlocksBound
 from .blocks_schedule import BlocksSchedule, build
-from .geometry import Geometry, num_taps
+from .geometry import Geometry
 from .settings import Config, declarations, once_a_config, values_of
-from .tables import Table, ceil, joined, some, table
+from .tables import Table, joined, table
 from .tiles import P_MAX, div_ceil
 
 #: Rows and columns of a block that are tried, besides half of them and all.
@@ -72,8 +71,7 @@ def candidates(
     for exchanged, pixels in product(places, values_of(given, "pixels", every)):
         known = {"warmup": WARM_UP, **given, "exchanged": exchanged, "pixels": pixels}
         source = in_places(geometry, tuple(known.items()))
-        pays = pixels != GY_TRANSPOSED or num_taps(source) > 1
-        if "pixels" in given or (pays and not pixels_unsupported(source, pixels)):
+        if "pixels" in given or not pixels_unsupported(source, pixels):
             known |= {"columns": 1, "beside": 1} if pixels == LINES else {}
             found.append(_least(BlocksBound(target, source, pixels), known, count + SPARE))
     least = heapq.merge(*found, key=lambda one: one[0])
@@ -107,28 +105,22 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
     besides = values_of(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry)))
     for beside, side in product(besides, values_of(given, "side", (1,) if is_transposed else SIDES)):
         most, own, least = max_channels(geometry, beside), div_ceil(C, side), columns_beside(geometry, beside)
-        # several row tiles pay if blocks are planes, whose zeros are left out
-        is_plane = side > 1 and "side" not in given
-        rows, columns = ((P,), (Q,)) if is_plane else (_parts(P, EXTENTS), wide)
-        if bound.pixels == GY_TRANSPOSED:
-            rows = [one for one in rows if P % one == 0]
+        rows = [one for one in _parts(P, EXTENTS) if P % one == 0 or bound.pixels != GY_TRANSPOSED]
         # accumulators of channels that are transposed together need not wait for others
         widths = (most, min(most, P_MAX)) if bound.pixels == TRANSPOSED else (most,)
         for channels in values_of(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):
             parts = div_ceil(C, channels)
-            t = table(
+            of_channels = table(
                 outputs=values_of(given, "outputs", _parts(whole, OUTPUTS)),
                 inputs=values_of(given, "inputs", _parts(parts, INPUTS)),
                 split=values_of(given, "split", (0, 1)),
                 rows=values_of(given, "rows", rows),
-                columns=[one for one in values_of(given, "columns", columns) if one >= least],
+                columns=[one for one in values_of(given, "columns", wide) if one >= least],
                 channels=(channels,),
                 beside=(beside,),
                 side=(side,),
             )
-            # many passes are shared as evenly as halves, and the cores need not add sums
-            passes = geometry.groups * ceil(whole, t["outputs"]) * ceil(parts, t["inputs"])
-            found.append(t if "split" in given else some(t, (t["split"] == 0) | (passes < FEW_PASSES)))
+            found.append(of_channels)
     t = joined(found)
     return {**t, "buffers": np.full_like(t["rows"], given["buffers"])} if "buffers" in given else t
 

@@ -246,7 +246,7 @@ def side_of(
         firsts, count = [region.p if at == 1 else region.q for region in own], own[0].counts[at]
         step, window, size, spacing = extent, extent, axis.out, 1
         if t >= 0:
-            spacing = spacing_of(axis, extent, taps[1])
+            spacing = int(spacing_of(axis, extent, taps[1]))
             found, size = [_windows_of(axis, (first, extent), taps) for first in firsts], axis.size
             firsts, (_, step, window) = [first for first, *_ in found], found[0]
         frame = 0, (count - 1) * step + window
@@ -262,11 +262,10 @@ def side_of(
     return Side(t, strides, *chunk, corners, own[0].counts[0], apart, *spans)
 
 
-def spacing_of(axis: Axis, extent: int, taps: int) -> int:
-    """The distance of elements of a window of `extent` outputs that some of neighbouring taps see."""
-    if 1 in (extent, taps):
-        return axis.dilation if extent == 1 else axis.stride
-    return math.gcd(axis.stride, axis.dilation)
+def spacing_of(axis: Axis, extent: Any, taps: int) -> Any:
+    """The distance of elements of a window of `extent` outputs, a number or a column of a table, that some of
+    neighbouring taps see."""
+    return np.where(extent == 1, axis.dilation, axis.stride if taps == 1 else math.gcd(axis.stride, axis.dilation))
 
 
 def plane_seen(geometry: Geometry, t: int, z: int) -> int | None:
