@@ -13,7 +13,7 @@ from ...schedules.tiles import PSUM_BANKS, div_ceil
 from .._dma import Feed
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
-from ..conv.sums import multiply
+from ..conv.sums import along, multiply
 from .loads import Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
 from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
 from .transposes import start_transposes, transposes_for
@@ -196,21 +196,16 @@ def add_products(work, acc, acc_psum, feed, some, q, adds):
     if acc.bias and acc.t >= 0:
         stationary = ones_of(work, units)
     else:
-        y_columns = slice(q, q + (count - 1) * apart + 1, apart)
-        stationary = of_array(blocks.y, operands)[units, p : p + 1, y_columns, k : k + acc.pitch]
+        stationary = of_array(blocks.y, operands)[units, p : p + 1, along(q, count, apart), k : k + acc.pitch]
     if acc.t < 0:
         moving = ones_of(work, units)
     else:
         h, w, c = h + some.member * one.h[1] - one.h[0], w - one.w[0], acc.c[0] - one.c[acc.part][0]
-        x_rows, x_columns = taps_of(h, r, rows.dilation), taps_of(w, s, columns.dilation)
+        x_rows = along(h + r[0] * rows.dilation, r[1] - r[0], rows.dilation)
+        x_columns = along(w + s[0] * columns.dilation, s[1] - s[0], columns.dilation)
         moving = as_stored(of_array(blocks.x[acc.t], operands)[units, x_rows, x_columns, c : c + acc.c[1]], last)
     sums = as_stored(acc_psum[0 : count * acc.pitch, slice(*r), slice(*s)], last)
     multiply(sums, stationary, moving, adds, (acc.part, settings.side))
-
-
-def taps_of(first, taps, dilation):
-    """Elements of a window at taps (first, end); element `first` is at tap 0."""
-    return slice(first + taps[0] * dilation, first + (taps[1] - 1) * dilation + 1, dilation)
 
 
 def ones_of(work, units):
