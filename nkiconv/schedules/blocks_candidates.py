@@ -1,5 +1,9 @@
-"""Candidate settings of `blocks` in order of their bound (`blocks_bound`): for a kernel without a config, and for the
-host, whose search begins with them.
+"""Candidate settings of `blocks` in order of their bound: for a kernel without a config, and for the host, whose search
+begins with them.
+
+The bound prices a table of settings at once (`tables`): the busier of the Tensor Engine and of DMA, plus the first
+loads, the last stores and the waits for buffers. The total time of Vector and Scalar for transposes, and copies with
+zeros, do not improve the order of settings and are left out.
 """
 
 from __future__ import annotations
@@ -15,10 +19,15 @@ import numpy as np
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .blocks import (
+    BLOCK_BYTES,
+    BUFFERS_MAX,
     GY_TRANSPOSED,
     LINES,
     TRANSPOSED,
     BlocksSettings,
+    apart_beside,
+    banks_of_taps,
+    blocks_geometry,
     columns_beside,
     config_unsupported,
     exchange_unsupported,
@@ -26,13 +35,19 @@ from .blocks import (
     max_channels,
     most_beside,
     pixels_unsupported,
+    planes_of,
+    sum_banks,
+    taps_beside,
+    units_of_tile,
 )
-from .blocks_bound import BlocksBound
-from .blocks_schedule import BlocksSchedule, build
-from .geometry import Geometry
+from .blocks_schedule import CHAIN, SUMS_BYTES, BlocksSchedule, build, gathered_bytes
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, member_of, spacing_of, taps_in_turn
+from .cuts import window_of
+from .geometry import Geometry, num_taps
+from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
 from .settings import Config, declarations, once_a_config, values_of
-from .tables import Table, joined, table
-from .tiles import P_MAX, div_ceil
+from .tables import Table, ceil, dma_ns, joined, table
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
 #: Rows and columns of a block that are tried, besides half of them and all.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
@@ -42,6 +57,8 @@ OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 6)
 SIDES = (1, 2, 4)
 #: Matmuls on zeros of candidate settings.
 WARM_UP = 28
+#: The part of the less busy engine's time that the busier one does not hide.
+EXPOSED = 0.1
 #: Further settings, tried if better ones do not fit.
 SPARE = 6
 
@@ -128,3 +145,199 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
 def _parts(whole: int, values: tuple[int, ...]) -> list[int]:
     """`values` up to `whole`, and half and all of it."""
     return sorted({one for one in (*values, div_ceil(whole, 2), whole) if one <= whole})
+
+
+class BlocksBound:
+    """Times of the busier of two cores, in ns: settings are the same on one core. Tables have a column for each of
+    BlocksSettings except the warm-up, and the columns that methods add to the tables they return."""
+
+    def __init__(self, target: Target, source: Geometry, pixels: int) -> None:
+        """source: Geometry of x and gy in memory; pixels: the setting."""
+        self.target, self.pixels, (geometry, self.source) = target, pixels, blocks_geometry(source, pixels)
+        self.geometry, self.most = geometry, units_of_tile(geometry, pixels)
+        self.banks, self.planes = sum_banks(pixels), [count for _, count in planes_of(geometry.planes)]
+        self.in_turn = taps_in_turn(geometry) if pixels == TRANSPOSED else 1
+        self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
+
+    def priced(self, t: Table) -> Table:
+        """The table with buffers, and ns from the first load to the last store; infinite if too few buffers fit."""
+        t = self.products(self.sized(t))
+        t = self.transposed(t) if self.pixels >= TRANSPOSED else self.buffered(self.loaded(t))
+        stored_ns = self.stored_ns(t)
+        passes, rounds = t["passes"], ceil(t["accumulators"], self.banks)
+        tile_ns, count = self.throttled_ns(t), passes * t["tiles"]
+        array_ns, moved_ns = count * tile_ns, count * t["moved_ns"] + (passes - 1) * stored_ns
+        # a pass's tiles are all loaded before its first accumulators are stored; the next pass's then too, if they fit
+        waits_ns = moved_ns / np.where(t["buffers"] < 2 * t["tiles"], 1, passes) - array_ns / (rounds * passes)
+        # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
+        again_ns = count * (first_load_ns(self.target) + t["moved_ns"]) + array_ns
+        again_ns = 0 if self.pixels >= TRANSPOSED else again_ns / np.maximum(1, t["buffers"])
+        array_ns = np.where(rounds > 1, array_ns + np.maximum(0, waits_ns), np.maximum(array_ns, again_ns))
+        # after the last loads: a row of the last tile, or all of it except for one accumulator
+        last = np.where(t["split"] > 0, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / t["accumulators"])
+        last_ns = 0 if self.pixels >= TRANSPOSED else tile_ns * last
+        busiest_ns = np.maximum(t["first_ns"] + array_ns, moved_ns + last_ns) + EXPOSED * np.minimum(array_ns, moved_ns)
+        ns = first_load_ns(self.target) + busiest_ns + self.end_ns(t) + stored_ns
+        return {**t, "ns": np.where(t["buffers"] > 0, ns, np.inf)}
+
+    def sized(self, t: Table) -> Table:
+        """The table with a core's accumulators of a pass, its passes and tiles of a pass; channels and bytes of a tile,
+        rows and columns of its windows, members of its gang."""
+        geometry, parts = self.geometry, np.where(t["split"] > 0, PARTS, 1)
+        ks, cs = ceil(self.K, P_MAX), ceil(self.C, t["channels"])
+        outputs, inputs = np.minimum(t["outputs"], ks), np.minimum(t["inputs"], cs)
+        each, is_one = outputs * inputs * banks_of_taps(geometry), (cs == 1) & (ks == 1)
+        together = np.where(is_one, np.clip(self.banks // each, 1, geometry.groups), 1)
+        passes = ceil(geometry.groups, together) * ceil(ks, outputs) * ceil(cs, inputs)
+        t = t | {
+            "chunks": inputs,
+            "along_k": ceil(ks, outputs),
+            "accumulators": together * each,
+            "passes": ceil(passes, PARTS // parts),
+        }
+        t["c"] = np.minimum(self.C, t["channels"] * ceil(inputs, t["side"])) * together
+        t["k"] = np.minimum(self.K, P_MAX * outputs) * together
+        t["h"], t["w"] = window_of(geometry.rows, t["rows"]), window_of(geometry.columns, t["columns"])
+        size = t["h"] * t["w"] * geometry.planes.taps * t["c"] + t["rows"] * t["columns"] * t["k"]
+        t["unit_bytes"], t["gang"] = size * geometry.itemsize, 1
+        if self.pixels >= TRANSPOSED:
+            return self._in_gangs(t, parts)
+        units = geometry.planes.out * ceil(geometry.rows.out, t["rows"]) * ceil(geometry.columns.out, t["columns"])
+        return t | {"tiles": ceil(ceil(units, parts), self.most // t["side"])}
+
+    def _in_gangs(self, t: Table, parts: Any) -> Table:
+        """`sized` for tiles of `blocks_transposes`."""
+        t["planes"], t["down"], t["across"], places = member = member_of(self.geometry, t["rows"], t["columns"])
+        room = np.minimum(BLOCK_BYTES // t["unit_bytes"], CHAIN // (t["rows"] * t["columns"]))
+        channels, most = t["c"] if self.pixels == TRANSPOSED else t["k"], max(self.planes)
+        t["gang"] = gang = gang_of(member, self.planes, channels, parts, room, self.in_turn)
+        t["is_apart"] = (gang > 1) & (gang >= 2 * most) & (places > 1)
+        tiles = sum(ceil(total, gang * t["planes"]) for total in self.planes)
+        return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}
+
+    def products(self, t: Table) -> Table:
+        """The table with ns of the Tensor Engine for a tile's products, and of their columns alone: the last output
+        channels may be packed; row tiles run at once, and each matmul takes at least a few columns."""
+        column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
+        apart, ks = apart_beside(self.geometry), ceil(self.K, P_MAX)
+        at_once = t["chunks"] / ceil(t["chunks"], t["side"])
+        least = np.where(at_once > 1, at_once * self.target.row_tile_columns, self.target.matmul_columns_min)
+        banks, found_ns, streamed_ns = t["accumulators"] * t["gang"], 0.0, 0.0
+        for beside, share in (1, (ks - 1) / ks), (t["beside"], 1 / ks):
+            whole, rest = np.divmod(t["columns"], beside * apart)
+            matmuls = banks * share * t["rows"] * (whole * apart + np.minimum(rest, apart)) / at_once
+            width = np.minimum(BANK_COLUMNS, taps_beside(self.geometry, beside) * t["channels"])
+            streamed_ns = streamed_ns + matmuls * width * column_ns
+            found_ns = found_ns + matmuls * (np.maximum(width, least) * column_ns + fixed_ns)
+        return t | {"array_ns": found_ns, "streamed_ns": streamed_ns}
+
+    def loaded(self, t: Table) -> Table:
+        """The table with ns of DMA for a tile, and of the loads before its first product; bytes of loaded pieces: 0."""
+        geometry, target, item = self.geometry, self.target, self.geometry.hbm_itemsize
+        # with several row tiles, whole planes are loaded without zeros around them
+        whole = (t["rows"] == geometry.rows.out) & (t["columns"] == geometry.columns.out) & (t["side"] > 1)
+        h = np.where(whole, np.minimum(t["h"], geometry.rows.size), t["h"])
+        w = np.where(whole, np.minimum(t["w"], geometry.columns.size), t["w"])
+        of_x: tuple[Any, ...] = h, w, t["c"], geometry.columns.size, geometry.C, geometry.x_strides
+        of_gy: tuple[Any, ...] = t["rows"], t["columns"], t["k"], geometry.columns.out, geometry.K, geometry.y_strides
+        found = []
+        for high, wide, count, width, channels, strides in (of_x, of_gy):
+            elements = high * wide * count
+            if self.pixels == LINES:
+                load_ns = np.maximum(transposing_ns(target, width, elements, count, item), target.hwdge_again_ns)
+                hbm_ns = target.hbm_ns(self.most * elements * item, width * item)
+                found.append(np.maximum(self.most // width * load_ns, hbm_ns))
+            elif strides[0] == 1:
+                found.append(dma_ns(target, P_MAX, elements, np.where(count == channels, wide * count, count), item))
+            else:
+                run = np.where(whole & (strides[0] == high * wide), high * wide, wide)
+                found.append(dma_ns(target, P_MAX, elements, run, item))
+        x_ns, y_ns = geometry.planes.taps * found[0], found[1]
+        first_ns = x_ns * np.minimum(1, geometry.rows.taps / t["h"]) + y_ns / t["rows"]
+        first_ns = x_ns + y_ns if self.pixels == LINES else first_ns
+        return t | {"moved_ns": x_ns + y_ns, "first_ns": first_ns, "raw_bytes": 0}
+
+    def transposed(self, t: Table) -> Table:
+        """As `loaded`, for a tile that the Tensor Engine transposes, with its transposes: one for each place of a
+        window that taps see and each chunk of channels; or of gy alone."""
+        rows, columns, item = self.source.rows, self.source.columns, self.geometry.itemsize
+        tile = t["rows"] * t["down"], t["columns"] * t["across"]
+        x_size = (
+            np.minimum(axis.size, window_of(axis, extent)) for axis, extent in zip((rows, columns), tile, strict=True)
+        )
+        y_size = np.minimum(rows.out, tile[0]), np.minimum(columns.out, tile[1])
+        down, across = (spacing_of(axis, t[name], axis.taps) for name, axis in (("rows", rows), ("columns", columns)))
+        of_x = t["c"], self.source.planes.taps, t["h"], x_size, ceil(t["h"], down) * ceil(t["w"], across)
+        of_gy = t["k"], 1, t["rows"], y_size, t["rows"] * t["columns"]
+        t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0}
+        if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
+            elements = t["gang"] * t["h"] * t["w"] * t["c"]
+            t["moved_ns"] = t["first_ns"] = of_x[1] * dma_ns(self.target, P_MAX, elements, t["w"], item)
+        sides = list[tuple[Any, Any, Any]]()
+        for channels, taps, extent, (high, wide), count in (of_x, of_gy)[self.pixels - TRANSPOSED :]:
+            times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
+            parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
+            array_ns = times * count * transpose_ns(self.target, self.geometry)
+            # rows of windows in a piece, which are loaded together
+            lines = ceil(RUN_BYTES, wide * item)
+            pieces = np.where(t["is_apart"], 1, np.maximum(1, (2 * extent + lines) // (2 * lines)))
+            together, row = ceil(extent, pieces), t["planes"] * wide * item
+            run = np.where(pieces == 1, high, together) * wide
+            moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
+            sides.append((array_ns, array_ns * parts / P_MAX, times * moved_ns))
+            t["first_ns"] = t["first_ns"] + taps * moved_ns / pieces
+            t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
+        t = self.buffered(t)
+        # a plane that taps see in turn, and tiles that fit SBUF for passes that share channels, are transposed once
+        planes, is_kept = self.geometry.planes, t["buffers"] >= t["tiles"]
+        seen = np.where(
+            (t["gang"] == 1) & (t["planes"] == 1) & (self.in_turn > 1), planes.size / planes.out, planes.taps
+        )
+        x_share = np.minimum(1, seen / planes.taps) * np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
+        y_share = np.where(is_kept & (t["along_k"] == 1), 1 / t["passes"], 1)
+        for (array_ns, streamed_ns, moved_ns), share in zip(sides[::-1], (y_share, x_share), strict=False):
+            t["array_ns"], t["streamed_ns"] = t["array_ns"] + share * array_ns, t["streamed_ns"] + share * streamed_ns
+            t["moved_ns"] = t["moved_ns"] + share * moved_ns
+        return t
+
+    def throttled_ns(self, t: Table) -> Any:
+        """ns of the Tensor Engine for a tile at the throttle's rate: full if columns are busy enough to return to it,
+        half if they are not busy enough to stay there, else between."""
+        least, half = self.target.window_work, self.target.half_rate
+        busy = t["streamed_ns"] / np.maximum(t["array_ns"], t["moved_ns"])
+        slow = np.clip((least / half - busy) / (least / half - least), 0, 1)
+        return t["array_ns"] * (1 + slow * (1 / half - 1))
+
+    def buffered(self, t: Table) -> Table:
+        """The table with buffers: for two passes of tiles, for one or for two tiles if transposed, or as many as fit; 0
+        if too few fit."""
+        tiles, is_pe, in_rounds = t["tiles"], self.pixels >= TRANSPOSED, t["accumulators"] > self.banks
+        needed = np.where(in_rounds, tiles, 1 if is_pe else np.minimum(2, tiles))
+        wanted = np.where(in_rounds | (not is_pe), 2 * tiles, np.minimum(2, tiles))
+        shares = is_pe & ~in_rounds & (t["passes"] > 1) & (tiles <= BLOCK_BYTES // (t["unit_bytes"] * t["gang"]))
+        wanted = np.where(shares, np.maximum(2, tiles), wanted)
+        room = SBUF_BYTES - SUMS_BYTES - gathered_bytes(self.geometry, t["channels"]) - t["raw_bytes"]
+        room = np.where(is_pe & (t["gang"] == 1), room, np.minimum(BLOCK_BYTES, room))
+        fit = np.minimum(BUFFERS_MAX, room // (t["unit_bytes"] * t["gang"]))
+        return {"buffers": np.where(needed <= fit, np.minimum(wanted, fit), 0).astype(np.int64), **t}
+
+    def stored_ns(self, t: Table) -> Any:
+        """ns of DMA for a pass's sums if x and gy are exchanged, in runs of an input channel's taps; else 0."""
+        geometry, taps = self.geometry, self.geometry.rows.taps * self.geometry.columns.taps
+        if not geometry.flipped:
+            return 0.0
+        run = taps if geometry.w_strides[1] > geometry.w_strides[3] else 1
+        elements = taps * t["channels"] * t["accumulators"] / np.where(t["split"] > 0, PARTS, 1)
+        return dma_ns(self.target, P_MAX, elements, run, 4)
+
+    def end_ns(self, t: Table) -> Any:
+        """ns of the last accumulators' evacuation and store, and of the exchange of both cores' sums."""
+        target, width = self.target, np.minimum(BANK_COLUMNS, taps_beside(self.geometry, t["beside"]) * t["channels"])
+        count = np.minimum(t["accumulators"], self.banks)
+        size = np.minimum(4 * self.geometry.K * self.C * num_taps(self.geometry), count * BANK_BYTES * P_MAX)
+        exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
+        exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
+        if self.pixels >= TRANSPOSED:  # which wait for Vector, in each round
+            exchanged_ns = exchanged_ns * t["passes"] * ceil(t["accumulators"], self.banks)
+        exchanged_ns = np.where(t["split"] > 0, exchanged_ns, 0)
+        return t["beside"] * width * target.vector_ns + exchanged_ns + last_store_ns(target)

@@ -22,8 +22,7 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.schedules import blocks_schedule
 from nkiconv.schedules.blocks import line_width
-from nkiconv.schedules.blocks_bound import BlocksBound
-from nkiconv.schedules.blocks_candidates import candidates
+from nkiconv.schedules.blocks_candidates import BlocksBound, candidates
 from nkiconv.schedules.blocks_schedule import build
 from nkiconv.simulator.hardware import PARTITIONS
 from nkiconv.simulator.launch import execute
