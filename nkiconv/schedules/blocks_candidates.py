@@ -221,14 +221,13 @@ class BlocksBound:
         column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
         apart, ks = apart_beside(self.geometry), ceil(self.K, P_MAX)
         at_once = t["chunks"] / ceil(t["chunks"], t["side"])
-        least = np.where(at_once > 1, at_once * self.target.row_tile_columns, self.target.matmul_columns_min)
         banks, found_ns, streamed_ns = t["accumulators"] * t["gang"], 0.0, 0.0
         for beside, share in (1, (ks - 1) / ks), (t["beside"], 1 / ks):
             whole, rest = np.divmod(t["columns"], beside * apart)
             matmuls = banks * share * t["rows"] * (whole * apart + np.minimum(rest, apart)) / at_once
             width = np.minimum(BANK_COLUMNS, taps_beside(self.geometry, beside) * t["channels"])
             streamed_ns = streamed_ns + matmuls * width * column_ns
-            found_ns = found_ns + matmuls * (np.maximum(width, least) * column_ns + fixed_ns)
+            found_ns = found_ns + matmuls * (np.maximum(width, self.target.matmul_columns_min) * column_ns + fixed_ns)
         return t | {"array_ns": found_ns, "streamed_ns": streamed_ns}
 
     def loaded(self, t: Table) -> Table:
@@ -294,8 +293,7 @@ class BlocksBound:
             (t["gang"] == 1) & (t["planes"] == 1) & (self.in_turn > 1), planes.size / planes.out, planes.taps
         )
         x_share = np.minimum(1, seen / planes.taps) * np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
-        y_share = np.where(is_kept & (t["along_k"] == 1), 1 / t["passes"], 1)
-        for (array_ns, streamed_ns, moved_ns), share in zip(sides[::-1], (y_share, x_share), strict=False):
+        for (array_ns, streamed_ns, moved_ns), share in zip(sides[::-1], (1, x_share), strict=False):
             t["array_ns"], t["streamed_ns"] = t["array_ns"] + share * array_ns, t["streamed_ns"] + share * streamed_ns
             t["moved_ns"] = t["moved_ns"] + share * moved_ns
         return t
@@ -314,11 +312,8 @@ class BlocksBound:
         tiles, is_pe, in_rounds = t["tiles"], self.pixels >= TRANSPOSED, t["accumulators"] > self.banks
         needed = np.where(in_rounds, tiles, 1 if is_pe else np.minimum(2, tiles))
         wanted = np.where(in_rounds | (not is_pe), 2 * tiles, np.minimum(2, tiles))
-        shares = is_pe & ~in_rounds & (t["passes"] > 1) & (tiles <= BLOCK_BYTES // (t["unit_bytes"] * t["gang"]))
-        wanted = np.where(shares, np.maximum(2, tiles), wanted)
         room = SBUF_BYTES - SUMS_BYTES - gathered_bytes(self.geometry, t["channels"]) - t["raw_bytes"]
-        room = np.where(is_pe & (t["gang"] == 1), room, np.minimum(BLOCK_BYTES, room))
-        fit = np.minimum(BUFFERS_MAX, room // (t["unit_bytes"] * t["gang"]))
+        fit = np.minimum(BUFFERS_MAX, np.minimum(BLOCK_BYTES, room) // (t["unit_bytes"] * t["gang"]))
         return {"buffers": np.where(needed <= fit, np.minimum(wanted, fit), 0).astype(np.int64), **t}
 
     def stored_ns(self, t: Table) -> Any:
@@ -335,8 +330,7 @@ class BlocksBound:
         target, width = self.target, np.minimum(BANK_COLUMNS, taps_beside(self.geometry, t["beside"]) * t["channels"])
         count = np.minimum(t["accumulators"], self.banks)
         size = np.minimum(4 * self.geometry.K * self.C * num_taps(self.geometry), count * BANK_BYTES * P_MAX)
-        exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
-        exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
+        exchanged_ns = target.exchange_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
         if self.pixels >= TRANSPOSED:  # which wait for Vector, in each round
             exchanged_ns = exchanged_ns * t["passes"] * ceil(t["accumulators"], self.banks)
         exchanged_ns = np.where(t["split"] > 0, exchanged_ns, 0)

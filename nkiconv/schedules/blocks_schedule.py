@@ -69,8 +69,6 @@ from .tiles import (
     some_of,
 )
 
-#: The most Regions of a tile whose rows are loaded one by one, so that the Tensor Engine follows the loads closely.
-ROWS_REGIONS = 24
 #: Bytes a partition for evacuated accumulators: four banks of sums, of their addends and of results.
 SUMS_BYTES = 4 * 3 * BANK_BYTES
 #: About the most matmuls of an accumulator before it is added to others: rounding errors grow with their number.

@@ -7,7 +7,6 @@ from functools import partial
 from ..._nki import nisa, nl
 from ...schedules.blocks import LINES, apart_beside, further_beside, taps_seen, units_of
 from ...schedules.blocks_order import order_of
-from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_transposes import AHEAD, FAR, PACE
 from ...schedules.tiles import PSUM_BANKS, div_ceil
 from .._dma import Feed
@@ -166,7 +165,7 @@ def load_blocks(work, feed, index):
         load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
     # planes without zeros around them are loaded as runs
-    by_rows = len(tile) <= ROWS_REGIONS and (is_channels_last(geometry.x_strides) or one.clips == None)
+    by_rows = is_channels_last(geometry.x_strides) or one.clips == None
     load_tile(work, pieces, tile, blocks, one.planes, 1 if by_rows else settings.rows)
 
 
