@@ -26,7 +26,7 @@ from .recipes import (
 )
 from .rows import LOAD_BYTES_MAX, RowPlan, RowTile, channels_of, load_bytes, part_total, plan_rows, tile_count
 from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, unchecked, warm_up
-from .tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
+from .tiles import BANK_COLUMNS, PSUM_BANKS, Part, cut, cut_at, div_ceil, some_of
 
 #: Matmuls of 512 columns, at half rate, that keep the Tensor Engine busy until the first diagonals are made.
 WARM_UP = 5
@@ -209,11 +209,6 @@ def first_widths(plan: MixedSchedule) -> Widths:
     return FIRST_WIDTHS if plan.piece <= BANK_COLUMNS else ()
 
 
-def store_bytes(plan: MixedSchedule) -> int:
-    """Most bytes a partition of y that neighbouring pieces store together; 0 if each stores its own at once."""
-    return STORE_BYTES if plan.piece > BANK_COLUMNS else 0
-
-
 def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
     """Bytes a partition of one tile's stationaries."""
     return plan.taps * plan.rows.G * channels_of(geometry.C, plan.rows.T, 0) * geometry.itemsize
@@ -229,7 +224,7 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
     # two fp32 tiles for each piece in flight, and two stores of y
     pieces = 8 * plan.phases * widest_piece(plan)
-    pieces += 2 * max(store_bytes(plan), 2 * options.epilogue.y_itemsize * widest_piece(plan))
+    pieces += 2 * max(STORE_BYTES * (plan.piece > BANK_COLUMNS), 2 * options.epilogue.y_itemsize * widest_piece(plan))
     # tiles of the pieces in flight and tiles loaded ahead; at most the tiles of a part
     tiles = 1
     if rows.columns > 0:
@@ -260,16 +255,20 @@ def mixed_cuts(qn: int, plan: MixedSchedule, is_first: bool) -> Widths:
 
 def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]) -> list[MixedPiece]:
     """The pieces of all tiles of a part, in order."""
-    settings, spans = plan.settings, list[tuple[int, int, int]]()
+    settings, spans = plan.settings, list[tuple[int, Part, Part]]()
     for i, tile in enumerate(tiles):
         # narrow ones at a part's beginning, then equal ones
         *narrow, (begin, end) = itertools.pairwise((0, *mixed_cuts(tile.qn, plan, i == 0)))
-        spans += [(i, first, last - first) for first, last in narrow]
-        spans += [(i, begin + first, width) for first, width in cut(end - begin, plan.piece)]
+        parts = [(first, last - first) for first, last in narrow]
+        parts += [(begin + first, width) for first, width in cut(end - begin, plan.piece)]
+        # the last tile's pieces are stored alone, so that the last store is short
+        alone = plan.piece <= BANK_COLUMNS or i == len(tiles) - 1
+        for some in cut_at(len(parts), 1 if alone else STORE_BYTES // (plan.piece * epilogue.y_itemsize)):
+            own = some_of(parts, some)
+            spans += [(i, part, (own[0][0], sum(width for _, width in own))) for part in own]
     # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
-    in_turn = all(map(reads_out, settings.recipes))
-    pieces, stores = [], _stores(spans, store_bytes(plan) // epilogue.y_itemsize)
-    for place, (i, q0, qn) in enumerate(spans):
+    in_turn, pieces = all(map(reads_out, settings.recipes)), []
+    for place, (i, (q0, qn), stored) in enumerate(spans):
         recipe = settings.recipes[max(0, place - len(settings.start)) % len(settings.recipes)]
         if place < len(settings.start):
             recipe = settings.start[place]
@@ -284,25 +283,10 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
                 phases=phases_of(recipe, epilogue),
                 last=last_step(recipe, epilogue),
                 vector_reads=in_turn and place % 2 == 0,
-                stored=stores[i, q0],
+                stored=stored,
             )
         )
     return pieces
-
-
-def _stores(spans: Sequence[tuple[int, int, int]], most: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """(tile, first column) of each piece -> (first, how many) of the columns that are stored with it: neighbours of up
-    to `most` columns; the last tile's pieces alone, so that the last store is short."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for i, own in itertools.groupby(spans, lambda span: span[0]):
-        together: list[tuple[int, int]] = []
-        for _, q0, qn in own:
-            begin = together[0][0] if together else q0
-            if q0 + qn - begin > most or i == spans[-1][0]:
-                together, begin = [], q0
-            together.append((q0, qn))
-            found |= {(i, first): (begin, q0 + qn - begin) for first, _ in together}
-    return found
 
 
 def staged_bytes(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
