@@ -39,11 +39,11 @@ def _two_more(now: int) -> int:
 
 @dataclass(frozen=True)
 class BandedSettings(Settings):
-    """All settings; a search finds neighbours of block, groups, edge, shard and images by the shape."""
+    """All settings; a search finds neighbours of block, groups, shard and images by the shape."""
 
     algorithm = "banded"
     tried = (
-        *("groups", "images", "buffer_groups", "buffers", "edge", "streamed", "warmup", "rewarm", "block"),
+        *("groups", "images", "buffer_groups", "buffers", "streamed", "warmup", "rewarm", "block"),
         *("shard", "x_stationary"),
     )
 
@@ -58,7 +58,6 @@ class BandedSettings(Settings):
     images: int = count("images of a tile, at most", 1, PARTITIONS, near=(half, double))
     buffer_groups: int = count("groups of a band buffer, at most", 1, PARTITIONS, near=(double, half))
     buffers: int = count("band buffers in rotation", 1, PARTITIONS, near=(more, _two_more, less))
-    edge: int = count("groups of the first and the last tile; 0: as the others", 0, PARTITIONS, default=0, near=(0, 2))
     streamed: int = count("columns of a matmul, at least", 1, PARTITIONS, default=96, near=(half, double))
     warmup: int = warm_up("by shape", most=PARTITIONS, near=(0, 12))
     rewarm: int = count("matmuls on zeros before the first bands", 0, PARTITIONS, near=(0, 12))
@@ -261,24 +260,15 @@ class BandedTile:
 
 
 def spans_of(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> tuple[list[Part], list[Part], list[Part]]:
-    """Groups, images and output blocks of the tiles of one part; a tile is one of each.
-
-    The first and the last tile have at most `edge` groups, if there are enough: nothing overlaps the start of the first
-    or the end of the last.
-    """
-    shard, apart, edge, most = blocks.settings.shard, blocks.apart, blocks.settings.edge, blocks.groups
+    """Groups, images and output blocks of the tiles of one part; a tile is one of each."""
+    shard, apart, most = blocks.settings.shard, blocks.apart, blocks.groups
     g0, count = part_span(blocks.num_groups, shard == "channels", part)
     ends_short = g0 + count == blocks.num_groups and blocks.last_group < blocks.per_group
     alone = int(ends_short and count > 1 and PARTITIONS >= CHUNKS_MANY * most * blocks.images)
-    count -= alone
-    sizes = [gn for _, gn in cut(count, most)]
-    if 0 < edge < most and count > 2 * edge:
-        sizes = [edge, *(gn for _, gn in cut(count - 2 * edge, most)), edge]
-    sizes += [1] * alone
     n0, images = part_span(geometry.N, shard == "batch", part)
     j0, columns = part_span(blocks.num_columns // apart, shard == "columns", part)
     return (
-        [(g0 + first, gn) for first, gn in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)],
+        [(g0 + first, gn) for first, gn in (*cut(count - alone, most), *[(count - 1, 1)] * alone)],
         [(n0 + first, nn) for first, nn in cut(images, blocks.images)],
         [((j0 + first) * apart, jn * apart) for first, jn in cut(columns, blocks.columns // apart)],
     )

@@ -32,7 +32,7 @@ from .banded import (
     tile_columns,
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
-from .prices import array_end_ns, rows_ns
+from .prices import array_end_ns, matmul_rates, rows_ns
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil, sumprod
 
@@ -48,8 +48,6 @@ STREAMED, STREAMED_LONG, STREAMED_NS = 64, 96, 15000.0
 #: more, at full rate, fill the evacuation of the first blocks. They do not pay if a core's bands take less than
 #: WARM_UP_NS.
 WARM_UP, REWARM, WARM_UP_NS = 6, 4, 2500.0
-#: Groups of the first and the last tile.
-EDGE = 4
 #: Band buffers, most groups of a buffer, and ns of work that all of them together should hold: the latency of a DMA
 #: from the last use of a buffer to its next (dma.static_first_packet_ns, dma.receipt_ns and the transfer).
 BUFFERS, BUFFER_GROUPS, BUFFERED_NS = 4, 8, 2500.0
@@ -125,7 +123,6 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
     even = (div_ceil(groups, tiles) for tiles in range(1, 5))
     sized = {name: getattr(blocks, name) for name in ("groups", "buffer_groups", "images")}
     by_shape: dict[str, Any] = {
-        "edge": (0, 2, 4, blocks.groups // 4, blocks.groups // 2),
         "groups": [
             one
             for one in (blocks.groups // 2, 2 * blocks.groups, *even)
@@ -139,7 +136,7 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
 
 
 #: Settings of the smallest tiles and buffers.
-SMALLEST = {"groups": 1, "images": 1, "buffer_groups": 1, "buffers": 1, "edge": 0}
+SMALLEST = {"groups": 1, "images": 1, "buffer_groups": 1, "buffers": 1}
 
 
 def first(geometry: RowGeometry, options: Options, target: Target) -> list[BandedSettings]:
@@ -170,7 +167,7 @@ def filled(
     images = max(1, min(geometry.N, BANK_COLUMNS // num_columns, PARTITIONS // given.get("groups", 1)))
     images = min(given.get("images", images), geometry.N)
     group_ns = num_taps * max(target.matmul_columns_min, num_columns * images)
-    group_ns *= target.tensor_column_fp32_ns if item == 4 else target.tensor_column_ns
+    group_ns *= matmul_rates(target, geometry)[0]
     images = min(images, part_most(geometry.N, shard == "batch"))
 
     columns = tile_columns(geometry, shard, images, num_taps, num_columns)
@@ -195,7 +192,6 @@ def filled(
         images=images,
         buffer_groups=buffer_groups,
         buffers=max(1, min(BUFFERS + 1, 2 * BAND_BYTES // band_bytes)),
-        edge=EDGE if div_ceil(core_groups, groups) > 2 and not x_stationary else 0,
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
         rewarm=min(warmup, REWARM),
@@ -318,11 +314,10 @@ def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTi
 
 
 def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile, target: Target) -> _Work:
-    fp32, item, epilogue, settings = geometry.itemsize == 4, geometry.itemsize, options.epilogue, blocks.settings
-    column_ns, fixed_ns, in_ns = target.tensor_column_ns, target.matmul_ns, target.tensor_column_ns
+    item, epilogue, settings = geometry.itemsize, options.epilogue, blocks.settings
+    (column_ns, fixed_ns), in_ns = matmul_rates(target, geometry), target.tensor_column_ns
     out_ns, copy_ns, least = target.tensor_column_ns, target.vector_16bit_ns, target.matmul_columns_min
-    if fp32:
-        column_ns, fixed_ns = target.tensor_column_fp32_ns, target.matmul_passes_fp32 * target.matmul_fp32_ns
+    if item == 4:
         in_ns, copy_ns = in_ns * target.transpose_passes_fp32, target.vector_ns
     if epilogue.y_itemsize == 4 or epilogue.residual:
         out_ns = target.onezero_passes_fp32 * target.tensor_column_fp32_ns / target.matmul_passes_fp32

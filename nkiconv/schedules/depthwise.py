@@ -61,6 +61,11 @@ class RowGeometry:
     times: int = 1
 
     @property
+    def fast(self) -> bool:
+        """Whether the Tensor Engine multiplies at its full rate, in 16 bits."""
+        return self.itemsize == 2
+
+    @property
     def axis(self) -> Axis:
         """The axis of x."""
         places = self.pad_left, self.pad_right, self.dilation, self.lhs_dilation

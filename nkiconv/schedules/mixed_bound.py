@@ -14,7 +14,7 @@ from .banded import config_unsupported
 from .depthwise import Options, RowGeometry, inputs_of
 from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_pieces, filter_block, mixed_cuts
 from .options import Epilogue
-from .prices import Busy, first_load_ns, rows_ns, total_ns
+from .prices import Busy, first_load_ns, matmul_rates, rows_ns, total_ns
 from .recipes import Recipe, vector_steps, work_of
 from .rows import run_length, tile_count, tile_list
 from .tiles import PARTS, div_ceil
@@ -78,14 +78,15 @@ def _work(
     geometry: RowGeometry, epilogue: Epilogue, target: Target, qn: int, recipe: Recipe, vector_reads: bool
 ) -> Busy:
     """The Busy of a piece of so many columns besides DMA."""
-    column_ns = target.tensor_column_ns if geometry.itemsize == 2 else target.tensor_column_fp32_ns
     work = work_of(recipe, geometry, epilogue, target, qn)
     vector, scalar = qn * work.vector, qn * work.scalar
     if work.copied and vector_reads:
         vector += qn * target.vector_ns + target.vector_fixed_psum_ns
     elif work.copied:
         scalar += qn * target.scalar_ns + target.scalar_fixed_ns
-    return Busy(qn * work.tensor, recipe[0] * qn * column_ns, 0.0, vector, scalar, qn * work.gpsimd)
+    return Busy(
+        qn * work.tensor, recipe[0] * qn * matmul_rates(target, geometry)[0], 0.0, vector, scalar, qn * work.gpsimd
+    )
 
 
 def _last_ns(piece: MixedPiece, target: Target) -> float:

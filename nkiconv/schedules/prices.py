@@ -45,11 +45,11 @@ class Busy:
         return max(0.0, self.dma - moved), read, self.scalar, self.vector, self.gpsimd, self.issued
 
 
-def matmul_rates(target: Target, geometry: Geometry) -> tuple[float, float]:
+def matmul_rates(target: Target, geometry: Geometry | RowGeometry) -> tuple[float, float]:
     """ns of the Tensor Engine at its full rate for (a column of a matmul, a matmul besides its columns)."""
     if geometry.fast:
         return target.tensor_column_ns, target.matmul_ns
-    return target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
+    return target.tensor_column_fp32_ns, target.matmul_passes_fp32 * target.matmul_fp32_ns
 
 
 def matmul_ns(target: Target, geometry: Geometry, columns: float) -> float:

@@ -14,7 +14,6 @@ need not wait for its last result. The engines' times for a column decide which 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from ..simulator.hardware import PARTITIONS
 from ..simulator.timing.target import Target
 from .depthwise import RowGeometry, arrival_ns, gate_ns, inputs_of
 from .options import Epilogue
+from .prices import matmul_rates
 from .tiles import BANK_COLUMNS, div_ceil
 
 #: Taps on Tensor, taps by Vector, whether Scalar heads a second chain, taps by Vector in the second chain.
@@ -94,66 +94,26 @@ class Work(NamedTuple):
     copied: float
 
 
-@dataclass(frozen=True)
-class ColumnPrices:
-    """ns a column of 128 channels of a tap on each engine, with fixed costs spread over a piece."""
-
-    tensor: float
-    vector: float
-    scalar: float
-
-    @staticmethod
-    def of(target: Target, itemsize: int, piece: int) -> ColumnPrices:
-        """The prices for an itemsize and columns of a piece; a matmul has the columns of a bank."""
-        tensor = target.tensor_column_ns + target.matmul_ns / BANK_COLUMNS
-        if itemsize == 4:
-            tensor = target.tensor_column_fp32_ns + 2 * target.matmul_fp32_ns / BANK_COLUMNS
-        return ColumnPrices(
-            tensor * max(1.0, target.matmul_columns_min / piece),
-            target.vector_sum_ns + target.vector_fixed_sum_ns / piece,
-            target.scalar_ns + target.scalar_fixed_operand_ns / piece,
-        )
-
-
 def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> Work:
     """The work of a recipe in pieces of `piece` columns."""
-    prices = ColumnPrices.of(target, geometry.itemsize, piece)
+    # ns of a tap and column of 128 channels, with fixed costs spread over a piece; a matmul has a bank's columns
+    column_ns, fixed_ns = matmul_rates(target, geometry)
+    tensor_ns = (column_ns + fixed_ns / BANK_COLUMNS) * max(1.0, target.matmul_columns_min / piece)
+    vector_ns = target.vector_sum_ns + target.vector_fixed_sum_ns / piece
+    scalar_ns = target.scalar_ns + target.scalar_fixed_operand_ns / piece
     on_tensor, chain, head, second = recipe
-    vector = (chain + second) * prices.vector
-    scalar = (head + (on_tensor == 0)) * prices.scalar
-    gpsimd = 0.0
+    vector, scalar, gpsimd = (chain + second) * vector_ns, (head + (on_tensor == 0)) * scalar_ns, 0.0
     if head and on_tensor and not chain:
         vector += target.vector_ns + target.vector_fixed_psum_ns / piece
     elif head:
         gpsimd = target.gpsimd_ns + target.gpsimd_fixed_ns / piece
     vector += geometry.stride * gate_ns(geometry, target)
     scalar += geometry.stride * arrival_ns(geometry, target)
-    vector += prices.vector * (bool(epilogue.residual) + epilogue.by_sigmoid)
+    vector += vector_ns * (bool(epilogue.residual) + epilogue.by_sigmoid)
     if epilogue.activation or (epilogue.bias and not has_product(recipe) and not epilogue.residual):
-        scalar += prices.scalar
+        scalar += scalar_ns
     copied = float(reads_out(recipe) and not needs_finish(recipe, epilogue))
-    return Work(on_tensor * prices.tensor, vector, scalar, gpsimd, copied)
-
-
-class Balance:
-    """The cost of recipes for pieces of so many columns: the less, the better the engines are in balance."""
-
-    def __init__(self, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> None:
-        of_x = (geometry.stride * inputs_of(geometry) + ("C" in geometry.chunks)) * geometry.itemsize
-        column_bytes = PARTITIONS * (of_x + epilogue.y_itemsize)
-        self.scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
-        self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
-        self.hbm_ns = target.hbm_ns(column_bytes, piece * geometry.itemsize)
-
-    def cost(self, work: Sequence[float]) -> float:
-        """ns a column of the busiest of the engines and HBM, plus the busiest engine. work: as in `Work`."""
-        tensor, vector, scalar, gpsimd, copied = work
-        share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece if all are copied, else Scalar
-        scalar += share * self.scalar_copy_ns
-        vector += (copied - share) * self.vector_copy_ns
-        busiest = max(tensor, vector, scalar, gpsimd)
-        # of recipes that HBM hides, those of idle engines: HBM may be slower
-        return max(busiest, self.hbm_ns) + busiest
+    return Work(on_tensor * tensor_ns, vector, scalar, gpsimd, copied)
 
 
 def ranked_recipes(
@@ -161,7 +121,19 @@ def ranked_recipes(
 ) -> Iterator[Recipes]:
     """Lists of one or two recipes in any proportion, the one that balances the engines best first."""
     proportions = [(times, of) for of in range(2, CYCLE_MAX + 1) for times in range(1, of) if gcd(times, of) == 1]
-    balance = Balance(geometry, epilogue, target, piece)
+    of_x = (geometry.stride * inputs_of(geometry) + ("C" in geometry.chunks)) * geometry.itemsize
+    hbm_ns = target.hbm_ns(PARTITIONS * (of_x + epilogue.y_itemsize), piece * geometry.itemsize)
+    scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
+    vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
+
+    def cost(work: Sequence[float]) -> float:
+        """ns a column of the busiest of the engines and HBM, plus the busiest engine. work: as in `Work`."""
+        tensor, vector, scalar, gpsimd, copied = work
+        share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece if all are copied, else Scalar
+        busiest = max(tensor, vector + (copied - share) * vector_copy_ns, scalar + share * scalar_copy_ns, gpsimd)
+        # of recipes that HBM hides, those of idle engines: HBM may be slower
+        return max(busiest, hbm_ns) + busiest
+
     known = [
         (recipe, work_of(recipe, geometry, epilogue, target, piece)) for recipe in candidates(geometry.S, on_tensor)
     ]
@@ -169,12 +141,12 @@ def ranked_recipes(
     for first, one in known:
         for second, other in known:
             if first == second:
-                found.append((balance.cost(one), first, first, 0, 1))
+                found.append((cost(one), first, first, 0, 1))
                 continue
             unlike, both = UNLIKE_WEIGHT * abs(one.tensor - other.tensor), list(zip(one, other, strict=True))
             for times, of in proportions:
                 mixed = [(a * (of - times) + b * times) / of for a, b in both]
-                found.append((balance.cost(mixed) + unlike, first, second, times, of))
+                found.append((cost(mixed) + unlike, first, second, times, of))
     found.sort(key=lambda each: each[0])
     return (spread(*each[1:]) for each in found)
 

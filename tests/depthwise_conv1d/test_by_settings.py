@@ -54,7 +54,7 @@ BLOCKS = {
 }  # fmt: skip
 BAND_SETTINGS = {
     "odd channels, causal": [
-        (("block", 16), ("groups", 1)), (("block", 8), ("groups", 3), ("edge", 1)),
+        (("block", 16), ("groups", 1)), (("block", 8), ("groups", 3)),
         (("block", 16), ("shard", "columns"), ("buffer_groups", 3))],
     "images share matmuls": [
         (("block", 32), ("shard", "batch"), ("images", 1)), (("block", 16), ("buffers", 1), ("buffer_groups", 1))],
@@ -65,7 +65,7 @@ BAND_SETTINGS = {
 #: Filters again: a core's second image begins again at the first channels after the last ones, which are few;
 #: images once more; bands of 320 channels at once.
 FILTERS_AGAIN = [
-    (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
+    (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8))),
     (Row("images once more", 2, 672, 9, 3),
         (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2))),
     (Row("bands of 320 channels at once", 1, 700, 8, 3),
@@ -417,7 +417,7 @@ def settings_of(algorithm, S):
         "mixed": of_rows, "vector": of_rows,
         "banded": {"block": st.one_of(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128]), st.integers(1, 128)),
          "shard": shards, "groups": st.integers(1, 40), "images": few, "buffers": st.integers(1, 16),
-         "buffer_groups": few, "warmup": st.integers(0, 8), "edge": st.integers(0, 9), "streamed": st.integers(1, 12),
+         "buffer_groups": few, "warmup": st.integers(0, 8), "streamed": st.integers(1, 12),
          "rewarm": st.integers(0, 8), "x_stationary": st.booleans()},
         "dot": {"block": st.sampled_from([1, 2, 4, 8, 16]), "slots": st.integers(1, 70), "warmup": few},
         "update": {"engine": st.sampled_from(["tensor", "vector"]), "vector_reads": st.integers(0, 4),

@@ -83,7 +83,7 @@ def test_buffers_of_banded_keep_what_stands_for_padding(x_stationary, shard, req
     """Tiles of several shapes, images, columns and a short group in buffers that rotate: a tile clears its padding in
     a buffer that the one before had in another shape."""
     problem = Row("many tiles", 3, 155, 150, 31, 1, (15, 15)).problem("bf16")
-    sizes = (("block", 16), ("groups", 3), ("images", 2), ("edge", 1))
+    sizes = (("block", 16), ("groups", 3), ("images", 2))
     config = (*sizes, ("shard", shard), ("x_stationary", x_stationary))
     check_in_scope("banded", problem, request_, 4, whole=True, config=config)
 
@@ -237,7 +237,7 @@ def test_how_far_non_finite_numbers_reach(chunks, chunk, after, bad, algorithm):
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("x_stationary", [True, False])
 def test_tiles_of_banded_are_gated_in_the_order_of_their_loads(x_stationary):
-    config = ("block", 32), ("groups", 2), ("edge", 0), ("x_stationary", x_stationary)
+    config = ("block", 32), ("groups", 2), ("x_stationary", x_stationary)
     x, w = nkiconv.spec((2, 2 * 64, 1, 300), "bf16"), nkiconv.spec((64, 1, 1, 31), "bf16")
     more = {"chunks": "xG", "padding": ((0, 0), (15, 15)), "algorithm": "banded", "config": config}
     found = nkiconv.simulator.execute(nkiconv.depthwise_conv1d_implicit_gemm[1], (x, w), more, trace_only=True)
