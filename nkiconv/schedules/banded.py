@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from .depthwise import Options, RowGeometry, gate_bytes, gate_of, part_most, part_span
 from .options import PROLOGUE_ARGUMENTS
-from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
+from .settings import ALL, SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, Part, cut, cut_at, div_ceil, fits_sbuf, whole_words
 
 #: Bytes of the shortest run that a row is cut into: the DMA of a shorter one takes as long.
@@ -27,14 +27,6 @@ BANDED_TILE_BYTES = 16384
 ROWS_BANKS = 2
 #: Bytes a partition for each channel of a bias split into bf16 parts: three numbers of fp32, and twice three parts.
 SPLIT_BIAS_BYTES = 3 * 4 + 2 * 3 * 2
-
-
-def _other(now: bool) -> bool:
-    return not now
-
-
-def _two_more(now: int) -> int:
-    return now + 2
 
 
 @dataclass(frozen=True)
@@ -57,14 +49,14 @@ class BandedSettings(Settings):
     groups: int = count("groups of a tile, at most; times images at most 128", 1, PARTITIONS, near=(half, double))
     images: int = count("images of a tile, at most", 1, PARTITIONS, near=(half, double))
     buffer_groups: int = count("groups of a band buffer, at most", 1, PARTITIONS, near=(double, half))
-    buffers: int = count("band buffers in rotation", 1, PARTITIONS, near=(more, _two_more, less))
+    buffers: int = count("band buffers in rotation", 1, PARTITIONS, near=(more, lambda now: now + 2, less))
     streamed: int = count("columns of a matmul, at least", 1, PARTITIONS, default=96, near=(half, double))
     warmup: int = warm_up("by shape", most=PARTITIONS, near=(0, 12))
     rewarm: int = count("matmuls on zeros before the first bands", 0, PARTITIONS, near=(0, 12))
     x_stationary: bool = flag(
         "whether x is the stationary operand, whose sums are rows, or the bands, whose sums are blocks",
         default="by shape",
-        near=(_other,),
+        near=ALL,
     )
 
 

@@ -188,11 +188,6 @@ def last_recipes(geometry: RowGeometry) -> Recipes:
 
 def edge_recipes(S: int) -> Recipes:
     """Recipes of `mixed` for pieces at an end of the work, where the engines are not equally late or early."""
-    found: list[Recipe] = []
-    if S >= 2:
-        found += [free_recipe(S), (S - 1, 1, 0, 0), (S - 1, 0, 1, 0)]
-    if S >= 3:
-        found.append((S - 2, 1, 1, 0))
-    if S >= 4:
-        found.append((S - 3, 1, 1, 1))
-    return (*found, (S, 0, 0, 0))
+    rests = (1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 1), (0, 0, 0)
+    found = [(S - sum(rest), *rest) for rest in rests if sum(rest) < S]
+    return (free_recipe(S), *found) if S >= 2 else tuple(found)

@@ -15,25 +15,6 @@ from .._engines import itemsize_of
 from .._prologue import PrologueOperands, read_prologue
 
 
-def check_places(padding, stride, rhs_dilation, lhs_dilation):
-    """Refuse malformed padding, strides and dilations, and anything but the trivial ones on H."""
-    numbers = {"stride": stride, "rhs_dilation": rhs_dilation, "lhs_dilation": lhs_dilation}
-    refuse(rules.padding(padding, 2, alone=False))
-    refuse(*(rules.places(name, value, 2, alone=False) for name, value in numbers.items()))
-    require(
-        padding[0] == (0, 0),
-        f"padding[0]={padding[0]}: H is 1, so H takes no padding; use (0, 0), or conv2d for images",
-    )
-    refuse(*(rules.one_row(**{name: value}) for name, value in numbers.items()))
-
-
-def check_groups(C, feature_group_count, batch_group_count):
-    """Refuse group counts that are not depthwise."""
-    refuse(rules.accepted("batch_group_count", batch_group_count, (1,), "split the batch before the call"))
-    remedy = "this kernel is depthwise, 1 is read as C"
-    refuse(rules.accepted("feature_group_count", feature_group_count, (1, C), remedy))
-
-
 def with_prologue(geometry, img_ref, x_scale, x_shift, x_activation):
     """(geometry with the prologue of x, PrologueOperands), or (the same geometry, None) without a prologue."""
     prologue = read_prologue((x_scale, x_shift, x_activation), 1, img_ref, geometry.N, geometry.C)
@@ -53,7 +34,12 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     refuse(rules.rank("img_ref", img_ref.shape, "N, C, 1, W", " before in_perm"))
     refuse(rules.rank("filter_ref", filter_ref.shape, "C, 1, 1, S", " before kern_perm"))
     check_tensors(img_ref, filter_ref, rules.KERNEL_DTYPES, perms, 4)
-    check_places(padding, stride, rhs_dilation, lhs_dilation)
+    numbers = {"stride": stride, "rhs_dilation": rhs_dilation, "lhs_dilation": lhs_dilation}
+    refuse(rules.padding(padding, 2, alone=False))
+    refuse(*(rules.places(name, value, 2, alone=False) for name, value in numbers.items()))
+    row = f"padding[0]={padding[0]}: H is 1, so H takes no padding; use (0, 0), or conv2d for images"
+    require(padding[0] == (0, 0), row)
+    refuse(*(rules.one_row(**{name: value}) for name, value in numbers.items()))
     in_axes, kern_axes, out_axes = (IDENTITY if perm is None else perm for perm in perms)
 
     x_shape, w_shape = img_ref.shape, filter_ref.shape
@@ -65,7 +51,9 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     w_extents = picked(w_shape, kern_axes)
     S = w_extents[3]
     refuse(rules.shape("filter_ref", w_extents, (C, 1, 1, S), "after kern_perm [C, 1, 1, S]"))
-    check_groups(C, group_counts[0], group_counts[1])
+    remedy = "this kernel is depthwise, 1 is read as C"
+    refuse(rules.accepted("batch_group_count", group_counts[1], (1,), "split the batch before the call"))
+    refuse(rules.accepted("feature_group_count", group_counts[0], (1, C), remedy))
 
     pad_left, pad_right = padding[1]
     axis = Axis(W, S, stride[1], pad_left, pad_right, rhs_dilation[1], lhs_dilation[1])
