@@ -6,9 +6,8 @@ from ...schedules.depthwise_algorithms import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype
 from .._engines import itemsize_of
 from .._epilogue import read_epilogue
-from .copies import copy_back, with_copies
 from .dispatch import algorithm_for, run_algorithm
-from .geometry import read_geometry, with_prologue
+from .geometry import copy_back, read_geometry, with_copies, with_prologue
 from .state import check_state, final_state
 from .tensors import tensors_of
 

@@ -1,5 +1,5 @@
-"""Checks of the public kernel's arguments, and the geometry of algorithms, N, C, W, S, Q; the parts of a core. Only the
-public kernel has nki-library's argument names.
+"""Checks of the public kernel's arguments, the geometry of algorithms, N, C, W, S, Q, with copies of channels-last
+rows; the parts of a core. Only the public kernel has nki-library's argument names.
 """
 
 from dataclasses import replace
@@ -9,10 +9,12 @@ from ..._nki import nl
 from ...axis import Axis
 from ...schedules.depthwise import RowGeometry
 from ...schedules.options import PROLOGUE_ARGUMENTS
-from ...schedules.tiles import dense_strides, picked, require, result_strides
+from ...schedules.row_copies import copies_of, rows_of
+from ...schedules.tiles import dense_strides, picked, require, result_strides, size_of
 from .._arguments import IDENTITY, check_tensors, refuse
 from .._engines import itemsize_of
 from .._prologue import PrologueOperands, read_prologue
+from ..conv.relayout import copy_transposed, meet, rows_copy
 
 
 def with_prologue(geometry, img_ref, x_scale, x_shift, x_activation):
@@ -22,6 +24,27 @@ def with_prologue(geometry, img_ref, x_scale, x_shift, x_activation):
         return geometry, None
     refuse(rules.chunks_plain(None if geometry.chunks == "x" else geometry.chunks, PROLOGUE_ARGUMENTS))
     return replace(geometry, prologue=prologue), PrologueOperands(prologue, x_scale, x_shift, image_planes=1)
+
+
+def with_copies(geometry, options, x, y, residual):
+    """(RowGeometry, RowCopies, x, y, residual) for an algorithm: copies in HBM of x and the residual, and rows for y,
+    or the tensors themselves."""
+    copies = copies_of(geometry, options)
+    if copies.x:
+        x = rows_copy([x], copies.x)
+    if copies.residual:
+        residual = rows_copy([residual], copies.residual)
+    if copies.y:
+        y = nl.ndarray((size_of(y.shape),), dtype=y.dtype, buffer=nl.shared_hbm)
+    return rows_of(geometry, copies), copies, x, y, residual
+
+
+def copy_back(y_hbm, rows_hbm, parts):
+    """Write y from an algorithm's rows, if it wrote rows."""
+    if parts:
+        meet(rows_hbm)
+    for part in parts:
+        copy_transposed(y_hbm, rows_hbm, part)
 
 
 def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=False, chunks=None):
