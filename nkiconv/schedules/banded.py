@@ -214,11 +214,6 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config) 
     return ""
 
 
-#: Least chunks of a row with which a last group of fewer channels gets a separate tile: in a tile with other groups it
-#: takes a DMA for each chunk.
-CHUNKS_MANY = 4
-
-
 @dataclass(frozen=True)
 class BandedTile:
     """One tile."""
@@ -253,14 +248,12 @@ class BandedTile:
 
 def spans_of(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> tuple[list[Part], list[Part], list[Part]]:
     """Groups, images and output blocks of the tiles of one part; a tile is one of each."""
-    shard, apart, most = blocks.settings.shard, blocks.apart, blocks.groups
+    shard, apart = blocks.settings.shard, blocks.apart
     g0, count = part_span(blocks.num_groups, shard == "channels", part)
-    ends_short = g0 + count == blocks.num_groups and blocks.last_group < blocks.per_group
-    alone = int(ends_short and count > 1 and PARTITIONS >= CHUNKS_MANY * most * blocks.images)
     n0, images = part_span(geometry.N, shard == "batch", part)
     j0, columns = part_span(blocks.num_columns // apart, shard == "columns", part)
     return (
-        [(g0 + first, gn) for first, gn in (*cut(count - alone, most), *[(count - 1, 1)] * alone)],
+        [(g0 + first, gn) for first, gn in cut(count, blocks.groups)],
         [(n0 + first, nn) for first, nn in cut(images, blocks.images)],
         [((j0 + first) * apart, jn * apart) for first, jn in cut(columns, blocks.columns // apart)],
     )

@@ -221,11 +221,8 @@ def complete(run, piece, step, sums):
     y_sbuf, residual = result(run, piece, step), None
     if held.residual is not None:
         residual = held.residual[0 : y_sbuf.shape[0], piece.q0 : piece.q0 + piece.qn]
-    if epilogue.bias and epilogue.activation == "" and epilogue.residual == "":
-        nisa.tensor_scalar(dst=y_sbuf, data=sums, op0=nl.add, operand0=held.bias, engine=nisa.engine.scalar)
-    else:
-        on_vector = epilogue.residual != "" or piece.vector_reads
-        evacuate(y_sbuf, sums, held.bias, residual, epilogue, nisa.engine.vector if on_vector else nisa.engine.scalar)
+    on_vector = epilogue.residual != "" or piece.vector_reads
+    evacuate(y_sbuf, sums, held.bias, residual, epilogue, nisa.engine.vector if on_vector else nisa.engine.scalar)
     return y_sbuf
 
 
