@@ -210,6 +210,12 @@ class BlockSchedule:
             found.append((c0, end + cn - c0))
         return found
 
+    def lines(self, rounds: Sequence[Part]) -> list[Part]:
+        """(first channel, channels) of tiles of sequences of some rounds. The Tensor Engine reads channels from
+        partition 0 on, and each round has its own; DMAs read any."""
+        every = rounds if self.by_pixels else [(rounds[0][0], sum(rounds[-1]) - rounds[0][0])]
+        return [(c0 + c, count) for c0, cn in every for c, count in cut_at(cn, P_MAX)]
+
     @property
     def matrix_tiles(self) -> Part:
         """(tiles that rounds of matrices rotate through, channels of one tile); one tile if a core of two has one
@@ -246,9 +252,7 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
     item, y_item, most = geometry.itemsize, options.epilogue.y_itemsize, 0
     tiles, most_channels = plan.matrix_tiles
     fixed = tiles * math.prod(plan.matrices_shape(most_channels)) * item
-    every = plan.rounds(0, len(plan.chunks) - 1) if plan.by_pixels else [(0, geometry.C)]
-    lines = sum(div_ceil(cn, P_MAX) for _, cn in every)
-    fixed += lines * (plan.line_length + num_taps(geometry)) * item
+    fixed += len(plan.lines(plan.rounds(0, len(plan.chunks) - 1))) * (plan.line_length + num_taps(geometry)) * item
     fixed += 4 * (MATRICES * most_channels if options.epilogue.bias else 0) + 2 * P_MAX
     for one in plan.items:
         _, a, b, c = plan.y_shape(one)

@@ -51,9 +51,10 @@ def transpose_into(bank_psum, sources):
 
 
 def transpose_together(dst_sbuf, sources, itemsize, ledger):
-    """Transpose views [w, p] of filters, at most a bank of them, into [p, view, w] in SBUF by one evacuation."""
+    """Transpose views [w, p] of filters, at most a bank of them, into [p, view, w or fewer] in SBUF by one
+    evacuation."""
     parts, count, width = dst_sbuf.shape
-    bank_psum = transposed_bank(sources, parts, whole_words(width, itemsize))
+    bank_psum = transposed_bank(sources, parts, whole_words(sources[0].shape[0], itemsize))
     copy_balanced(dst_sbuf, bank_psum[0:parts, 0:count, 0:width], ledger)
 
 

@@ -42,7 +42,7 @@ from ..._engines import copy_balanced, copy_by_vector, is_16bit
 from ..._epilogue import evacuate, load_bias_rows
 from ..._prologue import load_x
 from ..._warm import warm_up
-from ..filter_feed import Buffer, clear_tile, tiles_in_turn, transposed_bank
+from ..filter_feed import Buffer, clear_tile, tiles_in_turn, transpose_together, transposed_bank
 from ..regions import around, load_depthwise, offset_at, residual_of, store_regions
 from ..sums import along
 from .loop import Core, bias_of
@@ -76,9 +76,7 @@ class BlockCore(Core):
         self.buffers = [Buffer(one) for one in tiles_in_turn(plan.settings.buffers, shape, operands.x_dtype)]
         self.rounds, (count, channels) = plan.rounds(items[0].chunk, items[-1].chunk), plan.matrix_tiles
         self.matrix_tiles = tiles_in_turn(count, (shape[0], *plan.matrices_shape(channels)), operands.w_dtype)
-        # the Tensor Engine reads channels from partition 0 on, DMAs read any
-        every = self.rounds if plan.by_pixels else [(self.rounds[0][0], sum(self.rounds[-1]) - self.rounds[0][0])]
-        self.taps, self.lines, self.matrices = [one for part in every for one in self.load_taps(*part)], [], []
+        self.taps, self.lines, self.matrices = [self.load_taps(*part) for part in plan.lines(self.rounds)], [], []
         warm_up(self.zeros_sbuf, WARM_UP, 1)
         if not plan.by_pixels:
             self.start_planes()
@@ -138,7 +136,7 @@ class BlockCore(Core):
         """A bank of sums of a span and some channels (first, count), as `run` takes it: a product for each of the
         blocks below each other; evacuated into a tile of results."""
         plan, (c, count), below, (height, width) = self.plan, piece, self.plan.below(item), self.plan.bank
-        number, qn, parts = self.round_of(item), span.columns[1], results[0].shape[0]
+        number, (q, qn), parts = self.round_of(item), span.columns, results[0].shape[0]
         matrices, bias_sbuf = self.matrices[number]
         c0 = item.channels[0] - self.rounds[number][0] + c
         acc_psum = nl.ndarray((parts, count, height, width), dtype=nl.float32, buffer=nl.psum)
@@ -161,9 +159,12 @@ class BlockCore(Core):
 
         def leave():
             bias, acc = bias_of(bias_sbuf, c0, (parts, count, plan.out_rows, qn)), acc_psum[:, :, :, 0:qn]
-            y, residual = (None if one is None else results_of(plan, one, piece, span.columns) for one in results)
+            y_sbuf, residual = results
             if plan.by_pixels:
                 acc = acc_psum[:, :, 0, 0 : plan.sums].reshape((parts, count, plan.out_rows, qn))
+                y_sbuf, residual = (None if one is None else one.permute((0, 3, 1, 2)) for one in results)
+            own = slice(None), slice(c, c + count), slice(None), slice(q, q + qn)
+            y, residual = y_sbuf[own], None if residual is None else residual[own]
             evacuate(y, acc, bias, residual, self.options.epilogue, self.ledger)
 
         return products, 1, leave
@@ -253,16 +254,13 @@ class BlockCore(Core):
         return y_sbuf, residual_of(operands, shape, regions, slice(None) if ragged else None)
 
     def load_taps(self, c0, cn):
-        """Load the filters of some channels in memory order, tiles [c, 1, r, s] of at most 128 channels, each with
-        zeros for its sequences."""
-        found = []
-        for first, count in cut_at(cn, nl.tile_size.pmax):
-            # transposes of fewer partitions would not keep the Tensor Engine at its full rate
-            parts = max(count, LEAST_CHANNELS) if self.plan.by_pixels else count
-            line_sbuf = nl.ndarray((parts, self.plan.line_length), dtype=self.operands.w_dtype, buffer=nl.sbuf)
-            clear_tile(line_sbuf, self.geometry.itemsize, nisa.engine.gpsimd)
-            found.append((load_depthwise(self.operands, self.geometry, c0 + first, count), line_sbuf))
-        return found
+        """Filters of at most 128 channels in memory order, [c, 1, r, s], whose loads are started, and zeros for their
+        sequences."""
+        # transposes of fewer partitions would not keep the Tensor Engine at its full rate
+        parts = max(cn, LEAST_CHANNELS) if self.plan.by_pixels else cn
+        line_sbuf = nl.ndarray((parts, self.plan.line_length), dtype=self.operands.w_dtype, buffer=nl.sbuf)
+        clear_tile(line_sbuf, self.geometry.itemsize, nisa.engine.gpsimd)
+        return load_depthwise(self.operands, self.geometry, c0, cn), line_sbuf
 
     def matrices_for(self, index):
         """Start the loads of the matrices of item number `index`, and of the next item's if there is a tile; of NHWC
@@ -342,13 +340,12 @@ class BlockCore(Core):
 
     def matrix_bank(self, dst, line_sbuf, column):
         """Make columns [places, column, c] of matrices, from one on, of a tile of sequences."""
-        plan, rows, columns, (size, count, cn) = self.plan, self.geometry.rows, self.geometry.columns, dst.shape
-        parts, down = line_sbuf.shape[0], rows.lhs_dilation * plan.pitch
-        pattern = [[plan.line_length, parts], [down, plan.rows], [columns.lhs_dilation, plan.width]]
-        starts = [plan.place_of_column(column + index) for index in range(count)]
+        plan, rows, columns = self.plan, self.geometry.rows, self.geometry.columns
+        places = [[rows.lhs_dilation * plan.pitch, plan.rows], [columns.lhs_dilation, plan.width]]
+        pattern = [[plan.line_length, line_sbuf.shape[0]], *places]
+        starts = [plan.place_of_column(column + index) for index in range(dst.shape[1])]
         sources = [line_sbuf.ap(pattern=pattern, offset=start) for start in starts]
-        bank_psum = transposed_bank(sources, size, whole_words(parts, self.geometry.itemsize))
-        copy_balanced(dst, bank_psum[:, :, 0:cn], self.ledger)
+        transpose_together(dst, sources, self.geometry.itemsize, self.ledger)
 
 
 def clear_blocks(buffer, shape, width, windows, lines, zeros_sbuf):
@@ -373,14 +370,6 @@ def clear_blocks(buffer, shape, width, windows, lines, zeros_sbuf):
             pattern = [[zero.shape[1], dst.shape[0]], *([0, extent] for extent in dst.shape[1:])]
             nisa.tensor_copy(dst=dst, src=zero.ap(pattern=pattern, offset=0), engine=nisa.engine.scalar)
         nisa.memset(dst=block_sbuf[:, :, :, 3 * fifth : count], value=0.0, engine=nisa.engine.vector)
-
-
-def results_of(plan, tile_sbuf, channels, columns):
-    """[blocks, c, rows, columns] of a bank in a tile of results."""
-    parts, (c, count), (q, qn) = tile_sbuf.shape[0], channels, columns
-    if plan.by_pixels:
-        return tile_sbuf[0:parts, 0 : plan.out_rows, 0:qn, c : c + count].permute((0, 3, 1, 2))
-    return tile_sbuf[0:parts, c : c + count, 0 : plan.out_rows, q : q + qn]
 
 
 def result_regions(geometry, plan, item, channels):
