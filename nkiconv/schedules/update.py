@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
 from .cuts import places_inside
@@ -49,8 +50,6 @@ class UpdateSettings(Settings):
     tried = ("vector_reads", "warmup")
 
     engine: str = choice("engine that multiplies", ENGINES)
-    channels: int = count("channels of a group; fewer if they do not fit", 1, 128)
-    groups: int = count("groups of a tile; fewer if they do not fit", 1, GROUPS_MAX)
     vector_reads: int = count(
         "Vector evacuates one of this many pieces of results, Scalar the others; 0: Scalar all",
         0,
@@ -92,10 +91,9 @@ class UpdateSchedule:
 
 
 def complete(geometry: RowGeometry, options: Options, config: Config, target: Target) -> UpdateSettings:
-    """All settings of a config; open ones are the tile of the least ns a channel and the engine of the least bound."""
-    channels, groups = fill_bank(geometry, options, target)
+    """All settings of a config; an open engine is that of the least bound."""
     warmup = WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0
-    found = UpdateSettings.read(config, engine="tensor", channels=channels, groups=groups, warmup=warmup)
+    found = UpdateSettings.read(config, engine="tensor", warmup=warmup)
     if "engine" in dict(config or ()):
         return found
     on_array_ns, on_vector_ns = (
@@ -110,16 +108,6 @@ def first(geometry: RowGeometry, options: Options, target: Target) -> list[Updat
     """Settings of each engine that can multiply."""
     engines = ("vector",) if options.strict_nonfinite else ENGINES
     return [complete(geometry, options, (("engine", engine),), target) for engine in engines]
-
-
-def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[int, int]:
-    """(channels of a group, groups) of the tile of the least ns a channel: (1, 1) if none fits."""
-    most, most_groups, room = group_limits(geometry, options.state)
-    tile_ns = (geometry.Q + TENSOR_INSTRUCTIONS) * target.vector_fixed_ns
-    group_ns = 2 * (P_MAX * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
-    found = [(min(most, room // groups), groups) for groups in range(1, most_groups + 1)]
-    ways = [one for one in found if one[0]] or [(1, 1)]
-    return min(ways, key=lambda one: (tile_ns + one[1] * group_ns) / (one[0] * one[1]))
 
 
 def config_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
@@ -166,27 +154,30 @@ def update_images(geometry: RowGeometry) -> tuple[int, int, int, int]:
     return P_MAX // pitch, pitch, images, image_tiles
 
 
-def group_limits(geometry: RowGeometry, with_state: bool) -> tuple[int, int, int]:
-    """(most channels of a group, 0 if one does not fit; most groups of a tile; channels of a piece in a bank)."""
-    pieces, pitch, _, _ = update_images(geometry)
+def fill_bank(geometry: RowGeometry, with_state: bool) -> tuple[int, int]:
+    """(channels of a group, groups) of the tile of the least ns a channel; no channels if one does not fit."""
+    (pieces, pitch, _, _), target = update_images(geometry), Target.of(Rates())
     room, of_rows = BANK_COLUMNS // (pieces * geometry.Q), P_MAX // max(geometry.W, _state(geometry, with_state))
     of_taps = TAPS_BYTES // (2 * geometry.S * geometry.itemsize)
-    channels = min(of_rows, room, of_taps, div_ceil(max(1, geometry.C // 2), pieces))
-    return channels, min(GROUPS_MAX, BANK_BYTES // ((pieces * pitch + pitch % 2) * geometry.itemsize), room), room
+    most = min(of_rows, room, of_taps, div_ceil(max(1, geometry.C // 2), pieces))
+    most_groups = min(GROUPS_MAX, BANK_BYTES // ((pieces * pitch + pitch % 2) * geometry.itemsize), room)
+    tile_ns = (geometry.Q + TENSOR_INSTRUCTIONS) * target.vector_fixed_ns
+    group_ns = 2 * (P_MAX * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
+    ways = [(min(most, room // groups), groups) for groups in range(1, most_groups + 1)]
+    fitting = [one for one in ways if one[0] > 0]
+    return min(fitting, key=lambda one: (tile_ns + one[1] * group_ns) / (one[0] * one[1]), default=(0, 0))
 
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: UpdateSettings) -> UpdateSchedule:
-    """The schedule of all settings, with fewer channels and groups if these do not fit."""
+    """The schedule of all settings."""
     state, tiling = _state(geometry, options.state), update_images(geometry)
     if settings.engine == "vector":
         return UpdateSchedule("vector", 0, 0, state, *tiling, tiles=_on_vector(geometry, options))
-    most, most_groups, room = group_limits(geometry, options.state)
-    channels, pieces = min(settings.channels, most), tiling[0]
-    plan = UpdateSchedule("tensor", settings.vector_reads, settings.warmup, state, *tiling, channels)
+    (channels, groups), pieces = fill_bank(geometry, options.state), tiling[0]
+    plan = UpdateSchedule("tensor", settings.vector_reads, settings.warmup, state, *tiling, channels, groups)
     if channels == 0:
         return plan
-    groups = min(settings.groups, most_groups, room // channels)
     per_group = pieces * geometry.Q * (2 if state > 0 else 1) * geometry.itemsize
     filters = max(1, min(P_MAX // pieces, UPDATE_FILTER_BYTES // per_group) // groups) * groups
     tile_bytes = groups * channels * (geometry.W * inputs_of(geometry) + state) * geometry.itemsize
@@ -198,7 +189,7 @@ def build(geometry: RowGeometry, options: Options, settings: UpdateSettings) -> 
         for some in cut_at(div_ceil(block.length, channels), groups)
         for images in cut_at(geometry.N, plan.images)
     )
-    return replace(plan, groups=groups, filters=filters, ahead=ahead, tiles=tuple(tiles))
+    return replace(plan, filters=filters, ahead=ahead, tiles=tuple(tiles))
 
 
 def channels_of(plan: UpdateSchedule, tile: UpdateTile) -> tuple[int, int]:

@@ -114,15 +114,13 @@ UPDATE = [
     Row("partitions between pieces", 48, 700, 4, 4),
     Row("many columns of long rows", 2, 300, 128, 5, 1, (2, 2)),
     Row("several loads of filters", 16, 18_000, 4, 4),
-    Row("a load of one group's filters", 2, 520, 4, 4),
+    Row("groups that overlap", 2, 520, 4, 4),
     Row("long filters", 16, 70, 3, 3000, 1, (2999, 0)),
 ]
 TENSOR, VECTOR = (("engine", "tensor"),), (("engine", "vector"),)
 UPDATE_SETTINGS = [
     (*TENSOR, ("vector_reads", 1)),
     (*TENSOR, ("vector_reads", 0), ("warmup", 9)),
-    (*TENSOR, ("channels", 3), ("groups", 5), ("warmup", 0)),
-    (*TENSOR, ("channels", 2)),
 ]
 #: Rows with stacked groups, several channel tiles, gaps, halos as long as the row, far taps, long strides.
 HARD = (
@@ -170,7 +168,7 @@ def _rows():
     of_dot = (row_of(DOT, why) for why in ("four lags", "stride", "images", "two chunks of taps"))
     yield from (("dot", one, config) for one, config in zip(of_dot, DOT_SETTINGS, strict=True))
     yield from (("update", one, engine) for one in UPDATE for engine in (TENSOR, VECTOR))
-    whys = "several chunks", "odd channels", "image tiles", "a load of one group's filters"
+    whys = "several chunks", "odd channels"
     of_update = (row_of(UPDATE, why) for why in whys)
     yield from (("update", one, config) for one, config in zip(of_update, UPDATE_SETTINGS, strict=True))
     for why in HARD:
@@ -212,7 +210,7 @@ ASKED = [
     52,
     keep=[
         *("banded-bands_of_many_channels_at_once-1-bf16-plain", "update-dilation-1-bf16-plain"),
-        "update-a_load_of_one_group's_filters-3-bf16-plain", "mixed-one_core's_number-1-bf16-plain"],
+        "update-groups_that_overlap-1-bf16-plain", "mixed-one_core's_number-1-bf16-plain"],
 )  # fmt: skip
 @pytest.mark.parametrize("request_", ASKED, ids=lambda request: request.id)
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -421,7 +419,7 @@ def settings_of(algorithm, S):
          "rewarm": st.integers(0, 8), "x_stationary": st.booleans()},
         "dot": {"block": st.sampled_from([1, 2, 4, 8, 16]), "slots": st.integers(1, 70), "warmup": few},
         "update": {"engine": st.sampled_from(["tensor", "vector"]), "vector_reads": st.integers(0, 4),
-         "channels": st.integers(1, 128), "groups": st.integers(1, 16), "warmup": few},
+         "warmup": few},
     }.get(algorithm, {})  # fmt: skip
 
 
