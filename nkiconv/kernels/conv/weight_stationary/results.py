@@ -283,44 +283,39 @@ def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
     """Statistics of the y of some steps, or None if they are not asked for."""
     if operands.stats is None:
         return None
-    tiles, visits = [tile for one in schedule.residents for tile in one.tiles], []
-    slot = schedule.slot if schedule.pack is None else None
+    tiles, visits = [one for resident in schedule.residents for tile in resident.tiles for one in tile], []
+    U = 1 if schedule.pack is None else schedule.pack.U
     for tile, lanes in schedule.m_tiles_of(steps):
         for bank, row_tile in itertools.product(banks_of(schedule, lanes, tile[0].k0), tile):
             sweep, lane = schedule.sweeps[bank.sweep], lanes[row_tile.lane]
-            blocks = blocks_in(sweep, lane, bank.blocks)
-            if slot is not None:
-                # all outputs in PSUM in one statistics call, else those that are evacuated together
-                together = len(sweep.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
-                for _, _, (planes, _, _), plane in counted_outputs(sweep, lane, blocks, together):
-                    visits.append((columns_of(schedule, row_tile), plane, planes[1]))
-            elif size_of(blocks) > 0 and any(rows_of_bank(schedule, sweep, blocks[1], geometry.rows.out)):
-                visits.append((columns_of(schedule, row_tile), *planes_of_bank(sweep, lane, blocks)))
-    columns = {one.k0: columns_of(schedule, one) for tile in tiles for one in tile}
-    return OutputStatistics(operands.stats, operands.image_planes, ledger, columns.values(), visits, slot)
+            # all outputs in PSUM in one statistics call, else those that are evacuated together
+            together = len(sweep.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
+            place = row_tile, lane, sweep, blocks_in(sweep, lane, bank.blocks)
+            for _, columns, plane, (planes, *_), *_ in counted(schedule, geometry, place, together):
+                visits.append((columns, plane, planes[1]))
+    every = {one.k0: Columns(one.k0, one.kn // U, U) for one in tiles}
+    slot = schedule.slot if schedule.pack is None else None
+    return OutputStatistics(operands.stats, operands.image_planes, ledger, every.values(), visits, slot)
 
 
-def columns_of(schedule, row_tile):
-    """Columns of a row tile; for outputs of a block, of one of them."""
-    rows = 1 if schedule.pack is None else schedule.pack.U
-    return Columns(row_tile.k0, row_tile.kn // rows, rows)
-
-
-def planes_of_bank(sweep, lane, blocks):
-    """(first, count) planes of y of some blocks in a sweep; planes with gaps between them, which are of one image,
-    count as neighbours."""
-    _, ((first, count, _), _, _) = output_in(lane, blocks, sweep.outputs[0])
-    return lane[0].image * lane[0].axis.out + lane[0].y0 + first, count
-
-
-def rows_of_bank(schedule, sweep, blocks, out):
-    """(number of blocks of rows whose rows are all in y, of `out` rows; rows of the next block in y)."""
-    U, V = schedule.pack.U, schedule.pack.V
-    v = sweep.outputs[0][1]
-    first, count = blocks
-    whole = min(count, max(0, (out - v - (U - 1) * V - 1) // (U * V) + 1 - first))
-    rest = max(0, div_ceil(out - v - (first + whole) * U * V, V))
-    return whole, rest if whole < count else 0
+def counted(schedule, geometry, place, together):
+    """What one call takes statistics of in a bank, `together` outputs of a block at most: (the first, Columns, first
+    plane of y of all images, (first, count) of planes and rows in the bank, rows of blocks that are all in y, rows of
+    the next block in y)."""
+    (row_tile, lane, sweep, blocks), pack = place, schedule.pack
+    if pack is None:
+        for output, outputs, places, plane in counted_outputs(sweep, lane, blocks, together):
+            yield output, Columns(row_tile.k0, row_tile.kn, outputs), plane, places, places[1][1], 0
+        return
+    (first, count), out = blocks[1], geometry.rows.out - sweep.outputs[0][1]
+    whole = min(count, max(0, (out - (pack.U - 1) * pack.V - 1) // (pack.U * pack.V) + 1 - first))
+    rest = max(0, div_ceil(out - (first + whole) * pack.U * pack.V, pack.V)) if whole < count else 0
+    if size_of(blocks) > 0 and whole + rest > 0:
+        # planes with gaps between them, which are of one image, count as neighbours
+        _, ((z, planes, _), _, _) = output_in(lane, blocks, sweep.outputs[0])
+        plane = lane[0].image * lane[0].axis.out + lane[0].y0 + z
+        columns = Columns(row_tile.k0, row_tile.kn // pack.U, pack.U)
+        yield 0, columns, plane, ((0, planes), (0, whole + min(1, rest))), whole, rest
 
 
 def counter(core, place, first=0, offsets=(0, 0, 0)):
@@ -329,40 +324,24 @@ def counter(core, place, first=0, offsets=(0, 0, 0)):
     place: their row tile, lane, sweep and blocks. Of outputs of a block, those evacuated together, from `first` on, and
     without the bank's first `offsets` planes, rows and columns.
     """
-    if core.statistics is None:
+    if core.statistics is None or (core.schedule.pack is None and adds_bias_alone(core.options.epilogue)):
         return None
-    if core.schedule.pack is not None:
-        return partial(add_rows, core, place)
-    if adds_bias_alone(core.options.epilogue):
-        return None
-    return partial(add_outputs, core, place, first, core.schedule.together_rows, offsets)
+    return partial(add_counted, core, place, first, core.schedule.together_rows, offsets)
 
 
 def count_outputs(core, place, acc_psum, bias_sbuf):
     """Take statistics of all outputs of a block from PSUM, if they lack nothing but a bias."""
     if core.statistics is not None and core.schedule.pack is None and adds_bias_alone(core.options.epilogue):
         bias = None if bias_sbuf is None else bias_sbuf[0 : place[0].kn]
-        add_outputs(core, place, 0, len(place[2].outputs), (0, 0, 0), acc_psum, bias)
+        add_counted(core, place, 0, len(place[2].outputs), (0, 0, 0), acc_psum, bias)
 
 
-def add_rows(core, place, values, bias):
-    """Take statistics of rows of y."""
-    row_tile, lane, sweep, blocks = place
-    whole, last = rows_of_bank(core.schedule, sweep, blocks[1], core.geometry.rows.out)
-    if whole + last > 0:
-        first, _ = planes_of_bank(sweep, lane, blocks)
-        counted = values[:, :, 0 : whole + min(1, last)]
-        core.statistics.add(columns_of(core.schedule, row_tile), counted, first, whole, bias, last)
-
-
-def add_outputs(core, place, first, together, offsets, values, bias):
+def add_counted(core, place, first, together, offsets, values, bias):
     """Take statistics of `together` outputs of a block, from `first` on: values [(output, k), planes, rows, columns] of
-    blocks of their bank."""
-    (row_tile, lane, sweep, blocks), slot = place, core.schedule.slot
-    for output, outputs, places, plane in counted_outputs(sweep, lane, blocks, together):
+    blocks of their bank; of rows of y [(u, k), planes, blocks, columns]."""
+    for output, columns, plane, places, rows, last in counted(core.schedule, core.geometry, place, together):
         if first <= output < first + together:
-            at = (output - first) * slot
-            parts = slice(at, min(at + outputs * slot, values.shape[0]))
-            where = [slice(at - off, at - off + n) for (at, n), off in zip(places, offsets, strict=True)]
-            columns = Columns(row_tile.k0, row_tile.kn, outputs)
-            core.statistics.add(columns, values[(parts, *where)], plane, places[1][1], bias)
+            at = (output - first) * core.schedule.slot
+            parts = slice(at, min(at + columns.rows * core.schedule.slot, values.shape[0]))
+            where = [slice(at - off, at - off + n) for (at, n), off in zip(places, offsets, strict=False)]
+            core.statistics.add(columns, values[(parts, *where)], plane, rows, bias, last)
