@@ -179,9 +179,8 @@ class Stack:
             image, z0 = divmod(first, z_axis.out)
             d0, dn = span(planes, first, zn)
             depths.append(part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image))
-        rows = [self.blocks_at(*blocks) for blocks in cut_into(self.num_blocks, cuts)]
-        columns = [self.columns_at(*part) for part in self.row_parts]
-        return tuple((lane,) for lane in itertools.product(depths, rows, columns))
+        every = itertools.product(depths, cut_into(self.num_blocks, cuts), self.row_parts)
+        return tuple((self.lane_at(*one),) for one in every)
 
     @property
     def every(self) -> tuple[Stack, ...]:
@@ -192,16 +191,14 @@ class Stack:
         """(Stack, the lane with the elements of x that its X has) of each X of a lane of this Stack."""
         if self.rest is None:
             return [(self, lane)]
-        (z, p, q), rest = lane, self.rest
-        return [(self, lane), (rest, (z, rest.blocks_at(p.b0, p.bn), rest.columns_at(q.b0, q.bn)))]
+        z, p, q = lane
+        return [(self, lane), (self.rest, self.rest.lane_at(z, (p.b0, p.bn), (q.b0, q.bn)))]
 
-    def blocks_at(self, j0: int, jn: int) -> BlockPart:
-        """Output blocks j0 .. j0+jn-1, and the blocks of X that they read."""
-        return part_at(self.axes[1], j0, jn, j0 * self.step, self.block_rows(jn))
-
-    def columns_at(self, q0: int, qn: int) -> BlockPart:
-        """Columns q0 .. q0+qn-1 of y, and those of X."""
-        return part_at(self.axes[2], q0, qn, q0 * self.row.stride, self.width)
+    def lane_at(self, z: BlockPart, blocks: Part, columns: Part) -> Lane:
+        """Planes, output blocks and columns of y, (first, count), with the blocks and columns of X that they read."""
+        (j0, jn), (q0, qn), (_, rows, row) = blocks, columns, self.axes
+        p = part_at(rows, j0, jn, j0 * self.step, self.block_rows(jn))
+        return z, p, part_at(row, q0, qn, q0 * self.row.stride, self.width)
 
     @cached_property
     def axes(self) -> tuple[BlockAxis, BlockAxis, BlockAxis]:

@@ -133,9 +133,8 @@ class Bound:
             least_ns *= P_MAX // schedule.rows if schedule.gathers else len(lanes)
         for at, n in banks.items():
             sweep, blocks = schedule.sweeps[at], blocks_in(schedule.sweeps[at], lane, whole)
-            size, met = size_of(blocks), [one for one in blocks_met(sweep, lane, blocks) if one]
-            for stack, own in self.stack.lanes_of(lane)[1:] if self.stack else ():
-                met += [one for one in blocks_met(stack.sweeps[at], own, blocks) if one]
+            size, operands = size_of(blocks), schedule.operands_of(at, lane)
+            met = [one for own, seen in operands for one in blocks_met(own, seen, blocks) if one]
             each.streamed += count * sum(met) * column_ns
             each.tensor += count * sum(max(one * column_ns + n * fixed_ns, n * least_ns) for one in met)
             together = schedule.together_rows
