@@ -17,11 +17,10 @@ from .patches import PatchSchedule
 from .pixel_tiles import PixelSchedule, blocks_of, window_shape
 from .prices import (
     READERS,
-    first_load_ns,
-    last_store_ns,
     matmul_ns,
     moved_ns,
     overlapped_ns,
+    round_trip_ns,
     transpose_ns,
     transposed_ns,
 )
@@ -40,7 +39,7 @@ class Bound:
     plan: Any
 
     def ns(self) -> float:
-        """From the first DMA to the last; filters are loaded and transposed before x."""
+        """From the first DMA to the last; x is loaded beside filters, which are transposed."""
         kinds = {
             PixelSchedule: self.pixels,
             RowSchedule: self.rows,
@@ -50,7 +49,7 @@ class Bound:
         }
         target, busy = self.target, kinds[type(self.plan)]()
         transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
-        return 2 * first_load_ns(target) + transposed_ns + overlapped_ns(*busy) + last_store_ns(target)
+        return round_trip_ns(target) + transposed_ns + overlapped_ns(*busy)
 
     def moved_ns(self, elements: float, run: float, parts: float = P_MAX, itemsize: int = 0) -> float:
         """ns of DMA for so many elements of x, or of this itemsize, in runs."""

@@ -158,9 +158,8 @@ class Bound:
         return self.moved_ns(parts, parts * channels * self.taps, run)
 
     def filters_there_ns(self, m_tile: MTile) -> float:
-        """ns from a core's start until a K tile's filters of an M tile are loaded, and then x if transposed."""
-        target, times = self.target, 2 if is_transposed(self.geometry) else 1
-        return times * first_load_ns(target) + self.filters_ns(m_tile)
+        """ns from a core's start until a K tile's filters of an M tile are loaded."""
+        return first_load_ns(self.target) + self.filters_ns(m_tile)
 
     def move_ns(self, m_tile: MTile) -> float:
         """ns of DMA to transpose the filters of an M tile within SBUF."""
