@@ -130,19 +130,14 @@ class Operation(ABC):
             config = self.complete(of_stream[0], shape, None)
             if not self.kernel_reason(of_stream[0], shape, config):
                 return [(of_stream[0], config)]
-        near = self.near_least(shape, self.algorithms)
-        refined = [
-            (place, name, one)
-            for name, guess in near
-            for place, one in enumerate(self.known[name].refined(shape, guess))
-        ]
-        if not refined:
-            return [(self.refuser(shape), None)]
         # the best of each algorithm before all others
-        refined.sort(key=lambda each: (each[0] > 0, each[2].ns))
-        least_ns = refined[0][2].ns
-        found = dict.fromkeys((name, one.config) for _, name, one in refined if one.ns <= clock.NEAR * least_ns)
-        return [one for one in found if self.fits_whole(shape, *one)] or [(self.refuser(shape), None)]
+        refined: dict[Choice, tuple[bool, float]] = {}
+        for name, guess in sorted(self.near_least(shape, self.algorithms), key=lambda one: one[1].ns):
+            for one in self.known[name].refined(shape, guess):
+                refined.setdefault((name, one.config), (any(other == name for other, _ in refined), one.ns))
+        most_ns = clock.NEAR * min(refined.values(), default=(False, 0.0))[1]
+        near = [one for one in sorted(refined, key=refined.__getitem__) if refined[one][1] <= most_ns]
+        return [one for one in near if self.fits_whole(shape, *one)] or [(self.refuser(shape), None)]
 
     def refuser(self, shape: Shape) -> str:
         """The algorithm whose refusal is reported if none runs a problem."""
