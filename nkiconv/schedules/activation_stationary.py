@@ -86,15 +86,14 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
         return f"{apart}: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
     if geometry.hbm_itemsize == 1:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
-    least, height = least_columns(columns, disjoint), num_phases(rows) * rows.stride // rows.lhs_dilation
-    if disjoint:
-        height = pixels_of(rows, num_phases(rows))
+    least, phases = least_columns(columns, disjoint), num_phases(rows)
+    height = pixels_of(rows, phases) if disjoint else phases * rows.stride // rows.lhs_dilation
     if window_width(columns, least, disjoint) * height > most:
         return (
             f"R={rows.taps}, S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: {NAME} takes "
             f"windows of rows that {most} partitions hold; use stacked"
         )
-    if disjoint and [one.q > 0 for one in windows_of(columns, least, True)][:1] != [False]:
+    if disjoint and all(one.q > 0 for one in windows_of(columns, least, True)):
         return (
             f"padding={columns.before} in front of a row, lhs_dilation={columns.lhs_dilation}: {NAME} takes planes of "
             f"NCHW whose first column of y sees x; use stacked"

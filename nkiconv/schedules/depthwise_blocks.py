@@ -226,7 +226,7 @@ class BlockSchedule:
     def place_of(self, place: int) -> int:
         """The offset of a place of a block, its pixels in row order, in the sequence of its filter."""
         rows, columns, first = self.geometry.rows, self.geometry.columns, self.windows[0]
-        row = rows.before + (place // self.width - front_of(rows)) * rows.lhs_dilation
+        row = rows.before % rows.lhs_dilation + place // self.width * rows.lhs_dilation
         column = columns.before + (place % self.width + first.start) * columns.lhs_dilation - first.q * columns.stride
         return row * self.pitch + column
 
@@ -255,18 +255,12 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
     fixed += len(plan.lines(plan.rounds(0, len(plan.chunks) - 1))) * (plan.line_length + num_taps(geometry)) * item
     fixed += 4 * (MATRICES * most_channels if options.epilogue.bias else 0) + 2 * P_MAX
     for one in plan.items:
-        _, a, b, c = plan.y_shape(one)
-        _, beside, below, images, count = plan.x_shape(one)
-        x = plan.settings.buffers * beside * below * images * count * item
+        x = plan.settings.buffers * math.prod(plan.x_shape(one)[1:])
         if not plan.by_pixels:
-            _, height, width = plan.framed_shape(one)
-            x += (
-                div_ceil(one.images[1], images_together(one))
-                * height
-                * (FRAMED * width + RAWS * geometry.columns.size)
-                * item
-            )
-        most = max(most, x + a * b * c * (2 * y_item + (2 * 8 if options.residual else 0)))
+            (_, height, width), groups = plan.framed_shape(one), div_ceil(one.images[1], images_together(one))
+            x += groups * height * (FRAMED * width + RAWS * geometry.columns.size)
+        y_bytes = 2 * y_item + (2 * 8 if options.residual else 0)
+        most = max(most, x * item + math.prod(plan.y_shape(one)[1:]) * y_bytes)
     return fixed + most + 4 * 3 * BANK_COLUMNS
 
 
@@ -289,10 +283,7 @@ def blocks_of(geometry: Geometry, settings: DepthwiseSettings) -> tuple[BlockSch
     if disjoint and settings.beside > 1:
         return None, f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
     if disjoint and settings.channels > P_MAX:
-        return (
-            None,
-            f"config channels={settings.channels}: must be at most {P_MAX} unless channels are contiguous (NHWC)",
-        )
+        return None, f"config channels={settings.channels}: must be at most {P_MAX} unless they are contiguous (NHWC)"
     least = least_columns(columns, disjoint)
     if settings.columns < least:
         return None, (
@@ -344,14 +335,12 @@ class Span:
 
 def front_of(axis: Axis) -> int:
     """Places for elements in front of x in the window of the first output; below 0 if the window begins inside x."""
-    apart = axis.lhs_dilation
-    return axis.before // apart if axis.before >= 0 else -div_ceil(-axis.before, apart)
+    return axis.before // axis.lhs_dilation
 
 
 def pixels_of(axis: Axis, outputs: int) -> int:
     """Elements of x in the window of so many outputs, the first of them as far from an element as the first of all."""
-    first = axis.before - front_of(axis) * axis.lhs_dilation
-    return div_ceil(max(0, window_of(axis, outputs) - first), axis.lhs_dilation)
+    return div_ceil(max(0, window_of(axis, outputs) - axis.before % axis.lhs_dilation), axis.lhs_dilation)
 
 
 def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
@@ -361,11 +350,10 @@ def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
         parts = cut(columns.out, most) if apart == 1 else cut_at(columns.out, most)
         return [Window(q * stride // apart - front_of(columns), q, qn) for q, qn in parts]
     found, far = [], (columns.taps - 1) * columns.dilation
-    seen = (columns.out - 1) * stride + far - columns.before
-    end = min(columns.size, seen // apart + 1 if seen >= 0 else 0)
+    end = min(columns.size, ((columns.out - 1) * stride + far - columns.before) // apart + 1)
     for start in range(max(0, -front_of(columns)), end, most * stride // apart):
         first, last = start * apart + columns.before, min(start + most * stride // apart, end) - 1
-        q = div_ceil(first + far * (stride - 1), stride) - far  # (first - far) / stride, which may be below 0
+        q = div_ceil(first - far, stride)
         found.append(Window(start, q, (last * apart + columns.before) // stride - q + 1))
     return found
 
@@ -378,9 +366,7 @@ def least_columns(columns: Axis, disjoint: bool) -> int:
 
 def window_width(columns: Axis, most: int, disjoint: bool) -> int:
     """Columns of x of a window of `most` columns of y, a multiple of `num_phases`."""
-    if disjoint:
-        return most * columns.stride // columns.lhs_dilation
-    return pixels_of(columns, most)
+    return most * columns.stride // columns.lhs_dilation if disjoint else pixels_of(columns, most)
 
 
 def disjoint_spans(windows: Sequence[Window], out: int, out_rows: int) -> list[Span]:

@@ -4,8 +4,8 @@ Blocks of NHWC are loaded as they are, each pixel a run of channels. For NCHW pl
 copied into zero padding, and the Tensor Engine transposes windows of them between the matmuls of earlier blocks. These
 steps overlap.
 
-With rows of taps `pitch` apart, as wide as a matrix's columns of a row of y, the elements of the Toeplitz matrices of
-all taps are elements of a sequence,
+With rows of taps `pitch` apart, as wide as a matrix's columns of a row of y, and blocks `step` rows apart, zeros among
+them, the elements of the Toeplitz matrices of all taps are elements of a sequence,
 
     F[k][(j, w), (p, q)] = g[(k * step + j * lhs_dilation - p) * pitch + w * lhs_dilation + lead - q],
     g[r * dilation * pitch + s * dilation] = w[r, s].
@@ -81,8 +81,7 @@ class BlockCore(Core):
         if not plan.by_pixels:
             self.start_planes()
         for index, item in enumerate(items):
-            jobs = self.load_ahead(index)
-            yield from self.item_tiles(index, item, jobs + self.matrices_for(index))
+            yield from self.item_tiles(index, item, self.load_ahead(index) + self.matrices_for(index))
 
     def start_planes(self):
         """Load the first planes and matrices, and transpose blocks of all items but one that the buffers hold."""
@@ -137,25 +136,21 @@ class BlockCore(Core):
         blocks below each other; evacuated into a tile of results."""
         plan, (c, count), below, (height, width) = self.plan, piece, self.plan.below(item), self.plan.bank
         number, (q, qn), parts = self.round_of(item), span.columns, results[0].shape[0]
-        matrices, bias_sbuf = self.matrices[number]
+        (matrices, bias_sbuf), down, on = self.matrices[number], self.geometry.rows.stride, self.geometry.columns.stride
         c0 = item.channels[0] - self.rounds[number][0] + c
         acc_psum = nl.ndarray((parts, count, height, width), dtype=nl.float32, buffer=nl.psum)
 
         def products(_):
             for channel, product, k in itertools.product(range(count), span.products, range(plan.depth)):
                 places, b = plan.rows_of_block(k) * plan.width, product.window * below + k
-                x, c_of, columns = (
-                    x_sbuf[0:places, :, b : b + item.below[1], :, c + channel],
-                    c0 + channel,
-                    product.columns,
-                )
+                x = x_sbuf[0:places, :, b : b + item.below[1], :, c + channel]
                 if plan.by_pixels:
-                    moving = matrices[0:places, k * plan.sums : k * plan.sums + width, c_of]
+                    moving = matrices[0:places, k * plan.sums : k * plan.sums + width, c0 + channel]
                 else:
-                    down, on = self.geometry.rows.stride, self.geometry.columns.stride
-                    taken = along(product.first * on, columns[1], on)
-                    moving = matrices[0:places, c_of, 0 : plan.settings.rows : down, taken]
-                yield acc_psum[:, channel, :, columns[0] : sum(columns)], x, moving, product.window % 2 + k > 0
+                    taken = along(product.first * on, product.columns[1], on)
+                    moving = matrices[0:places, c0 + channel, 0 : plan.settings.rows : down, taken]
+                dst = acc_psum[:, channel, :, product.columns[0] : sum(product.columns)]
+                yield dst, x, moving, product.window % 2 + k > 0
 
         def leave():
             bias, acc = bias_of(bias_sbuf, c0, (parts, count, plan.out_rows, qn)), acc_psum[:, :, :, 0:qn]
@@ -385,9 +380,9 @@ def result_regions(geometry, plan, item, channels):
             continue
         row, blocks = (b0 + first) * height, [[height * strides[2], count], [strides[1], nn]]
         for v, (q, qn) in enumerate(windows):
-            channels, place = [strides[0], cn], (v * bn + first) * nn
-            pixels = [[strides[2], pn], [strides[3], qn]]
-            inner = [*pixels, channels] if plan.by_pixels else [channels, *pixels]
-            place = (place, 0, 0, c) if plan.by_pixels else (place, c, 0, 0)
+            place, inner = (c, 0, 0), [[strides[0], cn], [strides[2], pn], [strides[3], qn]]
+            if plan.by_pixels:
+                place, inner = (0, 0, c), [*inner[1:], inner[0]]
+            place = (v * bn + first) * nn, *place
             found.append((place, blocks + inner, offset_at(strides, (c0, n, row, q))))
     return found
