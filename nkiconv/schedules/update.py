@@ -239,29 +239,28 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, targ
 
 
 def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> float:
-    """ns on the Tensor Engine: the first filters, bands and loads, the busiest engine of all tiles, the ends."""
+    """ns on the Tensor Engine: the first filters and loads, the busiest engine of all tiles, the ends."""
     kinds, columns, item, fp32 = 1 + (plan.state > 0), geometry.Q, geometry.itemsize, geometry.itemsize == 4
     every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
     groups, filters = min(plan.groups, every), plan.pieces * min(plan.filters, every)
     rows, width = plan.pieces * plan.pitch, plan.channels * groups
     element_ns = target.vector_ns if fp32 else target.vector_16bit_ns
-    # of each column: taps in place, which a transpose reads, and bands of a tile
+    # of each column: taps in place, which a transpose reads
     taps_ns = 3 * target.vector_fixed_ns + 2 * plan.channels * geometry.W * target.vector_16bit_ns
     taps_ns = kinds * columns * (taps_ns + filters * element_ns)
     taps_ns += min(target.rows_an_engine, filters) * target.row_ns(plan.channels * geometry.S, geometry.w_s, item)
-    bands_ns = kinds * columns * (target.vector_fixed_ns + plan.pieces * width * element_ns)
 
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
     matmul_ns = max(P_MAX, plan.pieces * plan.channels * columns) * column_ns + target.matmul_ns
     array_ns = groups * kinds * (transpose_ns(target, geometry) + matmul_ns)
+    bands_ns = kinds * columns * (target.vector_fixed_ns + plan.pieces * width * element_ns)
     read_ns = plan.pieces * (target.vector_fixed_ns + width * columns * (target.vector_ns + target.scalar_ns) / 2)
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
     loaded, stored = inputs_of(geometry) * width * geometry.W, width * columns
     runs_ns = target.row_ns(loaded, geometry.x_w, item) + target.row_ns(stored, geometry.y_q, item)
-    dma_ns = max(target.rows_an_engine * runs_ns, rows * (loaded + stored) * item * target.hbm_byte_ns)
+    dma_ns = target.rows_an_engine * runs_ns
     tile_ns = max(array_ns, (bands_ns / plan.image_tiles + read_ns + moved_ns) / 2, dma_ns)
-    ends_ns = TENSOR_ENDS_NS + taps_ns + bands_ns + dma_ns
-    return float(ends_ns + plan.image_tiles * div_ceil(every, groups) * tile_ns)
+    return float(TENSOR_ENDS_NS + taps_ns + dma_ns + plan.image_tiles * div_ceil(every, groups) * tile_ns)
 
 
 def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, target: Target) -> float:
@@ -270,14 +269,11 @@ def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, tar
     if not plan.tiles:
         return 0.0
     sources = (0, geometry.W), (-plan.state, 0)
-    met = [taps_met(geometry, *source, q)[1] for q in range(geometry.Q) for source in sources]
-    products = 2 * (geometry.S * geometry.Q if options.strict_nonfinite else sum(met))
-    instructions = geometry.Q + sum(taps > 0 for taps in met) + VECTOR_INSTRUCTIONS
-    block, item = plan.tiles[0].block, geometry.itemsize
-    length, images = block.length, div_ceil(geometry.N, PARTS) if geometry.C == 1 else geometry.N
-    work_ns = instructions * div_ceil(len(plan.tiles), PARTS) * target.vector_fixed_ns
-    work_ns += images * length * (products * target.vector_ns + geometry.W * gate_ns(geometry, target))
+    met = sum(taps_met(geometry, *source, q)[1] for q in range(geometry.Q) for source in sources)
+    products = 2 * (geometry.S * geometry.Q if options.strict_nonfinite else met)
+    length, item = plan.tiles[0].block.length, geometry.itemsize
+    work_ns = (2 * geometry.Q + VECTOR_INSTRUCTIONS) * div_ceil(len(plan.tiles), PARTS) * target.vector_fixed_ns
+    work_ns += geometry.N * length * (products * target.vector_ns + geometry.W * gate_ns(geometry, target))
     rows_ns = inputs_of(geometry) * target.row_ns(length * geometry.W, geometry.x_w, item)
     rows_ns += target.row_ns(length * geometry.Q, geometry.y_q, item)
-    rows_ns = images * rows_ns + target.row_ns(length * geometry.S, geometry.w_s, item)
-    return float(VECTOR_ENDS_NS + min(target.rows_an_engine, div_ceil(block.count, length)) * rows_ns + work_ns)
+    return float(VECTOR_ENDS_NS + target.rows_an_engine * geometry.N * rows_ns + work_ns)
