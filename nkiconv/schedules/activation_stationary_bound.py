@@ -137,7 +137,7 @@ class Bound:
             copied_ns: float = dn * hn * wn * geometry.itemsize * self.target.rows_an_engine * self.target.byte_ns
             each = div_ceil(geometry.C, k_tiles)
             x_ns = k_tiles * transposed_ns(self.target, each, elements, columns, geometry.hbm_itemsize)
-            return copied_ns * (source.copies > source.step) + x_ns
+            return x_ns + (copied_ns if source.copies > source.step else 0.0)
         run = columns if geometry.x_strides[3] == 1 else 1
         return self.moved_ns(elements * source.copies / source.step * geometry.C, run, source.copies * geometry.C)
 
@@ -165,7 +165,7 @@ class Bound:
     def step_ns(self, item: Any) -> float:
         """ns of the Tensor Engine for a step of an output tile."""
         geometry, plan = self.geometry, self.plan
-        first, rest = moves_of(geometry, plan, item)
+        first, rest = moves_of(geometry.planes, plan.each, item.z0, item.zn)
         products = sum(len(one) for one in plan.products) - 1
         sums_ns = sum(self.matmuls_ns(1, move.count * geometry.K) for move in first)
         sums_ns += sum(self.matmuls_ns(products, move.count * geometry.K) for move in rest)

@@ -7,7 +7,7 @@ planes and segments: a step loads the next rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -67,9 +67,6 @@ class Move:
     adds: bool
 
 
-Moves = tuple[tuple[Move, ...], tuple[Move, ...]]
-
-
 @dataclass(frozen=True)
 class Steps:
     """The device loop of each output tile: `count` iterations of a body of `each` steps, from step `first` on."""
@@ -82,8 +79,8 @@ class Steps:
 
 @dataclass(frozen=True)
 class RowSchedule(FilterSchedule):
-    """The schedule of volumes with y as NCDHW. products: of each K tile; banks: (first plane, count) of a tile's sums;
-    blocks: of 128 columns of sums, which are transposed; ring: rows of the circular buffer of x."""
+    """The schedule of volumes with y as NCDHW. products: of each K tile; each: planes of a bank of sums; blocks: of 128
+    columns of sums, which are transposed; ring: rows of the circular buffer of x."""
 
     by_rows = True
 
@@ -91,7 +88,7 @@ class RowSchedule(FilterSchedule):
     segments: int
     width: int
     items: list[Outputs]
-    banks: list[Part]
+    each: int
     blocks: int
     ring: int
     loop: int
@@ -123,7 +120,7 @@ def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> Ro
             segments=segments,
             width=width,
             items=[Outputs(*z, *p, *q) for p, z, q in product(cut_into(P, min(P, PARTS)), groups, columns)],
-            banks=cut(zn, max(1, BANK_COLUMNS // K)),
+            each=most_of(cut(zn, max(1, BANK_COLUMNS // K))),
             blocks=div_ceil(zn * K, P_MAX),
             ring=window_of(geometry.rows, 2),
             warmup=settings.warmup,
@@ -150,51 +147,40 @@ def segment_rows(plan: RowSchedule, item: Outputs) -> int:
     return div_ceil(item.pn, plan.segments)
 
 
-def moves_of(geometry: Geometry, plan: RowSchedule, item: Outputs) -> Moves:
-    """(Moves of the first product, of each other one) of a tile, planes of x from the last to the first, so that an
-    output's taps are added in the same order for all cuts of output tiles. Outputs that see no plane of x are products
-    of zeros."""
-    return _moves(geometry.planes, tuple(plan.banks), item.z0, item.zn)
-
-
 @lru_cache(maxsize=MOVES_KEPT)
-def _moves(planes: Axis, banks: tuple[Part, ...], z0: int, zn: int) -> Moves:
-    started = [False] * zn
-    first: list[Move] = []
-    rest: list[Move] = []
+def moves_of(planes: Axis, each: int, z0: int, zn: int) -> tuple[list[Move], list[Move]]:
+    """(Moves of the first product, of each other one) of a tile of planes z0 .. z0+zn-1, `each` to a bank; planes of x
+    from the last to the first, so that an output's taps are added in the same order for all cuts of output tiles.
+    Outputs that see no plane of x are products of zeros."""
     d0, dn = span(planes, z0, zn)
     seen_by: list[list[tuple[int, int]]] = [[] for _ in range(dn)]
+    first, rest, started = [], [], set[int]()
     for z in range(zn):
-        sees = False
-        for tau in range(planes.taps):
-            one = valid_range(planes, planes.taps - 1 - tau, z0 + z, 1)
-            if one[2] > 0:
-                sees = True
-                seen_by[one[3] - d0].append((z, tau))
-        if not sees:
-            _add_moves(first, banks, [(z, 0)], started, -1)
+        found = [(tau, valid_range(planes, planes.taps - 1 - tau, z0 + z, 1)) for tau in range(planes.taps)]
+        seen = [(tau, place) for tau, (_, _, count, place, _) in found if count > 0]
+        for tau, place in seen:
+            seen_by[place - d0].append((z, tau))
+        if not seen:
+            first += _moves_of_plane(-1, each, [(z, 0)], started)
     for plane in range(dn - 1, -1, -1):
-        _add_moves(first, banks, seen_by[plane], started, plane)
-        for z, _ in seen_by[plane]:
-            started[z] = True
-        _add_moves(rest, banks, seen_by[plane], started, plane)
-    return tuple(first), tuple(rest)
+        first += _moves_of_plane(plane, each, seen_by[plane], started)
+        started.update(z for z, _ in seen_by[plane])
+        rest += _moves_of_plane(plane, each, seen_by[plane], started)
+    return first, rest
 
 
-def _add_moves(
-    found: list[Move], banks: Sequence[Part], pairs: Sequence[tuple[int, int]], started: Sequence[bool], plane: int
-) -> None:
-    """Append a plane's Moves for pairs (plane of y, tap from the last): one Move for neighbours in a bank at ascending
-    taps that all accumulate, or all overwrite."""
-    begin = len(found)
-    for z, tau in pairs:
-        bank = next(at for at, (first, count) in enumerate(banks) if first <= z < first + count)
-        at, adds, last = z - banks[bank][0], started[z], found[-1] if len(found) > begin else None
-        follows = last is not None and (last.z + last.count, last.tau + last.count) == (at, tau)
-        if last is not None and follows and (last.bank, last.adds) == (bank, adds):
+def _moves_of_plane(plane: int, each: int, seen: Iterable[tuple[int, int]], started: Container[int]) -> list[Move]:
+    """A plane's Moves for (plane of y, tap from the last): one Move for neighbours in a bank at ascending taps that all
+    accumulate, or all overwrite."""
+    found: list[Move] = []
+    for z, tau in seen:
+        (bank, at), adds = divmod(z, each), z in started
+        last = found[-1] if found else None
+        if last and (last.bank, last.z + last.count, last.tau + last.count, last.adds) == (bank, at, tau, adds):
             found[-1] = replace(last, count=last.count + 1)
         else:
             found.append(Move(plane=plane, bank=bank, z=at, count=1, tau=tau, adds=adds))
+    return found
 
 
 def stored_together(plane_count: int, K: int) -> list[Part]:
@@ -225,8 +211,9 @@ def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
     results = 2 * plan.blocks * plan.segments * columns * y_item * written
     if options.residual:
         results += 2 * plan.blocks * plan.segments * columns * 8 + 2 * P_MAX * 4
-    sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item * written + (8 if options.epilogue.bias else 0)) + 4 * K
-    norm = norm_bytes(options.epilogue, K, max(count for _, count in plan.banks) * K)
+    banks = div_ceil(max(one.zn for one in plan.items), plan.each)
+    sums = banks * BANK_COLUMNS * (3 * y_item * written + (8 if options.epilogue.bias else 0)) + 4 * K
+    norm = norm_bytes(options.epilogue, K, plan.each * K)
     return x_bytes + filters + raw + results + sums + 2048 + norm
 
 

@@ -200,8 +200,8 @@ class RowCore(Core):
         tiles if it is None, and transposed after the next tile's sums."""
         geometry, plan, item, K = self.geometry, self.plan, results.item, self.geometry.K
         rows, columns, dn = geometry.rows, geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
-        segments, moves = results.rows[0].shape[2], moves_of(geometry, plan, item)
-        banks = [(z, min(count, item.zn - z)) for z, count in plan.banks if z < item.zn]
+        segments, moves = results.rows[0].shape[2], moves_of(geometry.planes, plan.each, item.z0, item.zn)
+        banks = cut_at(item.zn, plan.each)
         positions = segments * results.qn
         sums = [nl.ndarray((positions, count, K), dtype=nl.float32, buffer=nl.psum) for _, count in banks]
 
