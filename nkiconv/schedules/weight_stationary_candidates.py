@@ -254,12 +254,9 @@ def blocks_tried(target: Target, geometry: Geometry, options: Options, given: di
 
 def ways(geometry: Geometry) -> Iterator[dict[str, Any]]:
     """Packings of phases and segments; axes with only one phase add none."""
-    yield {"beside": "none", "segments": 1}
     for beside, segments in itertools.product(BESIDE, (1, 2, 4)):
-        if beside != "none" and getattr(geometry, beside).lhs_dilation == 1:
-            continue
         fits = segments == 1 or geometry.C in (QUADRANT, 2 * QUADRANT, P_MAX)
-        if fits and (beside != "none" or segments > 1):
+        if fits and (beside == "none" or getattr(geometry, beside).lhs_dilation > 1):
             yield {"beside": beside, "segments": segments}
 
 

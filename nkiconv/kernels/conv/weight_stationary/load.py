@@ -310,32 +310,24 @@ class StackedPrologue(nl.NKIObject):
 
     def mask_of_columns(self, low, high):
         """A mask [(d, b, c), columns]: 1 if columns low .. high - 1 are in x at shift d, else 0."""
-        if (low, high) not in self.masks:
-            stack = self.stack
-            mask_sbuf = nl.ndarray((stack.parts, high - low), dtype=self.dtype, buffer=nl.sbuf)
-            for d in reversed(range(stack.D)):
-                count = (d + 1) * stack.B * stack.geometry.C
-                begin, end, _ = stack.spans(0)[d]
-                begin, end = max(begin, low) - low, min(end, high) - low
-                fill(mask_sbuf[0:count], 0.0)
-                if begin < end:
-                    fill(mask_sbuf[0:count, begin:end], 1.0)
-            self.masks[low, high] = mask_sbuf
-        return self.masks[low, high]
+        stack, fills = self.stack, []
+        for d in reversed(range(stack.D)):
+            (begin, end, _), count = stack.spans(0)[d], (d + 1) * stack.B * stack.geometry.C
+            fills += [(count, 0, high - low, 0.0), (count, max(begin, low) - low, min(end, high) - low, 1.0)]
+        return self.mask((low, high), self.dtype, high - low, fills)
 
     def mask_of_rows(self, b, bn):
         """A mask [(d, b, c), 1] in fp32: 1 for rows b .. b + bn - 1, else 0."""
-        if ("rows", b, bn) not in self.masks:
-            stack, C = self.stack, self.stack.geometry.C
-            mask_sbuf = nl.ndarray((stack.parts, 1), dtype=nl.float32, buffer=nl.sbuf)
-            for d in reversed(range(stack.D)):
-                for begin, end, value in ((b + bn, stack.B, 0.0), (b, b + bn, 1.0), (0, b, 0.0)):
-                    if begin < end:
-                        fill(mask_sbuf[0 : (d * stack.B + end) * C], value)
-            self.masks["rows", b, bn] = mask_sbuf
-        return self.masks["rows", b, bn]
+        B, C = self.stack.B, self.stack.geometry.C
+        rows = [(end, value) for begin, end, value in ((b + bn, B, 0.0), (b, b + bn, 1.0), (0, b, 0.0)) if begin < end]
+        fills = [((d * B + end) * C, 0, 1, value) for d in reversed(range(self.stack.D)) for end, value in rows]
+        return self.mask((b, bn, "rows"), nl.float32, 1, fills)
 
-
-def fill(dst, value):
-    """Write a number on partitions from 0 on; the partitions after them keep theirs."""
-    nisa.memset(dst=dst, value=value, engine=nisa.engine.gpsimd)
+    def mask(self, key, dtype, width, fills):
+        """A mask [(d, b, c), width] of fills (partitions from 0 on, first column, end, number), one over the other."""
+        if key not in self.masks:
+            self.masks[key] = nl.ndarray((self.stack.parts, width), dtype=dtype, buffer=nl.sbuf)
+            for count, begin, end, number in fills:
+                if begin < end:
+                    nisa.memset(dst=self.masks[key][0:count, begin:end], value=number, engine=nisa.engine.gpsimd)
+        return self.masks[key]

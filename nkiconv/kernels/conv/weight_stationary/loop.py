@@ -138,16 +138,15 @@ class Core:
         psum, started = accumulator(self.warm, (schedule.width(row_tile.kn), *counts))
         operands = schedule.operands_of(bank.sweep, lane)
         (_, _, found), *others = [(own, seen, products_met(own, seen, blocks)) for own, seen in operands]
-        found = covering_first(found, *counts)
+        found, fresh = covering_first(found, *counts), 0
         # later K tiles would issue the cut products too
         if schedule.shift != None and schedule.shift.groups > 1 and len(schedule.k_tiles) == 1:
             found, fresh = fresh_first(found, blocks, schedule.shift.groups)
-            if fresh > 0:
-                return Sums(psum, blocks, [(sweep, lane, found)], started, 0 if started else fresh)
-        if not started and (len(found) == 0 or not is_whole(found[0], *counts)):
+        if not started and fresh == 0 and (len(found) == 0 or not is_whole(found[0], *counts)):
             zero_sums(psum, self.zeros_sbuf)
             started = True
-        return Sums(psum, blocks, [(sweep, lane, found), *others] * len(schedule.k_tiles), started)
+        every = [(sweep, lane, found), *others] * len(schedule.k_tiles)
+        return Sums(psum, blocks, every, started, 0 if started else fresh)
 
     def add_products(self, tile, sweep, x, every, k_tile):
         """Add the products of a K tile to the sums of each row tile of a bank; the row tiles work in parallel."""
