@@ -145,7 +145,10 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
     # with stride 1 the last taps of all phases read the same element
     origin = 0 if aligned else (axis.before + 1) % steps
     origin = origin - steps if origin > 0 else 0
-    taps = tuple(_taps_met(axis, origin + f) for f in range(step))
+    taps = []  # of each output those that read no gap, and their elements of x, perhaps outside
+    for f in range(origin, origin + step):
+        places = ((tap, f * axis.stride + tap * axis.dilation - axis.before) for tap in range(axis.taps))
+        taps.append(tuple((tap, at // axis.lhs_dilation) for tap, at in places if at % axis.lhs_dilation == 0))
     elements = [e for one in taps for _, e in one] or [0]
     return BlockAxis(
         images=axis.images,
@@ -156,7 +159,7 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
         apart=axis.stride * step // axis.lhs_dilation,
         origin=origin,
         blocks=div_ceil(out - origin, step),
-        taps=taps,
+        taps=tuple(taps),
         low=min(elements),
         high=max(elements),
     )
@@ -181,12 +184,6 @@ def part_at(axis: BlockAxis, b0: int, bn: int, x0: int, xn: int, image: int = 0)
     """A Part of an axis whose blocks begin with output 0, with these elements."""
     q0, qn = b0 * axis.step, bn * axis.step
     return Part(axis=axis, image=image, b0=b0, bn=bn, q0=q0, qn=qn, x0=x0, xn=xn, y0=q0, yn=qn)
-
-
-def _taps_met(axis: Axis, output: int) -> tuple[tuple[int, int], ...]:
-    """(tap, its element of x, perhaps outside) of the taps that read no gap at an output, in order."""
-    places = ((tap, output * axis.stride + tap * axis.dilation - axis.before) for tap in range(axis.taps))
-    return tuple((tap, at // axis.lhs_dilation) for tap, at in places if at % axis.lhs_dilation == 0)
 
 
 def part_of(axis: BlockAxis, image: int, b0: int, bn: int, *, padded: bool = False, whole: bool = False) -> Part:

@@ -26,8 +26,8 @@ class Inputs(nl.NKIObject):
         self.operands, self.geometry, self.schedule, self.steps = operands, geometry, schedule, steps
         self.ledger = ledger
         self.tiles = []
-        #: by K tile the last output tile and its x; by step the rows that a tile shares with the one before: (to, from)
-        self.before, self.held, self.copied = {}, {}, 0
+        #: by K tile the last output tile and its x; (step, to, from) of rows that a tile shares with the one before
+        self.before, self.held = {}, []
 
     def load(self, count):
         """Issue loads until there are `count`, or all."""
@@ -97,15 +97,14 @@ class Inputs(nl.NKIObject):
             parts = along(lane * self.schedule.rows, self.schedule.k_tiles[index % k_tiles][1])
             row, planes = lanes[lane][1].x0 - others[lane][1].x0, slice(0, lanes[lane][0].xn)
             dst, src = x_sbuf[parts, planes, 0:count], other_sbuf[parts, planes, row : row + count]
-            self.held.setdefault(index // k_tiles, []).append((dst, src))
+            self.held.append((index // k_tiles, dst, src))
         return count
 
     def copy_held(self, step):
         """Copy the shared rows of x of the loaded steps up to this one from the steps before them."""
-        while self.copied <= min(step, len(self.tiles) // len(self.schedule.k_tiles) - 1):
-            for dst, src in self.held.pop(self.copied, []):
-                nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
-            self.copied += 1
+        while self.held and self.held[0][0] <= step:
+            _, dst, src = self.held.pop(0)
+            nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
 
     def _sources(self, tile, lanes, k_tile):
         """(first partition, lane, first channel, count) of each DMA."""
