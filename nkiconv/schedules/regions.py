@@ -100,9 +100,10 @@ def register_of(geometry: Geometry, apart: tuple[int, int]) -> Register | None:
     if min(apart) <= 0:
         return None
     frames, own = x_sizes(geometry)
+    size = geometry.K * geometry.planes.out * geometry.rows.out * geometry.columns.out
     for by in (1, math.gcd(*apart)):
         x, y = apart[0] // by, apart[1] // by
-        if max(frames % x, own % x) == 0 and y_size(geometry) % y == 0:
+        if max(frames % x, own % x) == 0 and size % y == 0:
             return Register(by=by, x=x, y=y)
     return None
 
@@ -114,8 +115,3 @@ def x_sizes(geometry: Geometry) -> tuple[int, int]:
     rows = geometry.rows_stored or geometry.rows.size
     plane = geometry.C // window_channels(geometry) * rows * geometry.columns.size
     return frames * plane, (depth.size - frames) * plane
-
-
-def y_size(geometry: Geometry) -> int:
-    """Elements of y, and of a residual."""
-    return geometry.K * geometry.planes.out * geometry.rows.out * geometry.columns.out

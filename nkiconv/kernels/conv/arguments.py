@@ -173,9 +173,8 @@ def by_channel(apart, planes):
     """Canonical strides along channels, planes, rows and columns; then, if `planes` is not 0, the stride between
     volumes and `planes`, the planes of a volume."""
     if len(apart) == 4:
-        return (apart[1], apart[0], apart[2], apart[3])
-    found = (apart[1], apart[2], apart[3], apart[4])
-    return found if planes == 0 else found + (apart[0], planes)
+        return (apart[1], apart[0], *apart[2:])
+    return tuple(apart[1:]) if planes == 0 else (*apart[1:], apart[0], planes)
 
 
 def tap_strides(apart, extents, axes, flipped):

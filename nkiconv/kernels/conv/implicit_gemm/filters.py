@@ -189,17 +189,10 @@ class Filters:
         self.plan, self.raws, self.tiles, self.masks = plan, [], {}, {}
         self.ordered = self.transposed = self.moved = self.ended = 0
 
-    def pieces_left(self, count):
-        """Pieces that the Tensor Engine has yet to transpose for the first `count` K tiles."""
-        return max(0, self.plan.ends[min(count, self.plan.count)][1] - self.transposed)
-
-    def moves_left(self, count):
-        """Pieces that DMA has yet to transpose for the first `count` K tiles."""
-        return max(0, self.plan.ends[min(count, self.plan.count)][2] - self.moved)
-
     def left(self, count):
-        """All pieces that are yet to be transposed for the first `count` K tiles."""
-        return self.pieces_left(count) + self.moves_left(count)
+        """(pieces that the Tensor Engine has yet to transpose for the first `count` K tiles, those that DMA has)."""
+        _, pieces, moves = self.plan.ends[min(count, self.plan.count)]
+        return max(0, pieces - self.transposed), max(0, moves - self.moved)
 
     def load_ahead(self, count=None):
         """Load blocks of the first `count` K tiles, or of all, while those that wait for transposes are few."""
@@ -242,9 +235,10 @@ class Filters:
     def transpose_until(self, count):
         """Transpose until the first `count` K tiles are complete."""
         self.load_until(self.plan.ends[min(count, self.plan.count)][0])
-        while self.pieces_left(count) > 0:
+        pieces, moves = self.left(count)
+        for _ in range(pieces):
             self.transpose_piece()
-        while self.moves_left(count) > 0:
+        for _ in range(moves):
             self.move_piece()
 
     def move_piece(self):

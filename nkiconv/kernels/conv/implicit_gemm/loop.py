@@ -200,20 +200,21 @@ class Core:
         matmuls = banks * len(m_tile.k_tiles) * num_taps(geometry) * kinds_of(geometry)
         self.rows.set_pace(matmuls)
         if last + 1 < len(group.m_tiles):
-            coming = filters.left(filters.plan.after(last + 1)) - filters.pieces_left(filters.plan.after(last))
+            coming = sum(filters.left(filters.plan.after(last + 1))) - filters.left(filters.plan.after(last))[0]
         elif self.following is not None:
-            coming = self.following.filters.left(1)
+            coming = sum(self.following.filters.left(1))
         self.pace = Pace(coming, matmuls, TRANSPOSE_FROM, TRANSPOSE_UNTIL)
 
     def transpose_due(self, by_array):
         """After a matmul: transpose the filters that the pace allows; by_array: whether the Tensor Engine may."""
         for _ in range(self.pace.due()):
             filters, count = self.group.filters, self.group.filters.plan.count
-            if filters.left(count) == 0 and self.following is not None:
+            if not any(filters.left(count)) and self.following is not None:
                 filters, count = self.following.filters, 1
-            if filters.moves_left(count) > 0:
+            pieces, moves = filters.left(count)
+            if moves > 0:
                 filters.move_piece()
-            elif by_array and filters.pieces_left(count) > 0:
+            elif by_array and pieces > 0:
                 filters.transpose_piece()
 
     def work_out_tile(self, m_tiles, item):
@@ -276,7 +277,7 @@ class Core:
         last_bank, ahead = self.schedule.together or one.which + 1 == len(results.banks), place + lead_k_tiles(geometry)
         end = plan.count if last_bank else plan.after(results.index)
         filters.transpose_until(min(ahead, end))
-        soon = filters.pieces_left(min(ahead + 1, end))
+        soon, _ = filters.left(min(ahead + 1, end))
         parts = self.rows.prepare(x, every)
         ends = 0 < k_tile == len(m_tile.k_tiles) - 1
         factors = self.rows.factors(one.banks, x, filters.tiles[place], ends)

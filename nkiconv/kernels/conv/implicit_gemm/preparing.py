@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...._nki import nl
+from ....schedules.tiles import cut_at
 from ..filter_feed import tiles_in_turn
 from .rows import Pace, Rows, XTile
 
@@ -43,18 +44,12 @@ class Preparing(Rows):
         """Tiles of an XTile: high and low parts, or sums."""
         return tiles_in_turn(self.num_tiles, x.shape, nl.float16)
 
-    def row_bytes(self, x):
-        """Bytes a partition of a loaded row of an XTile."""
-        return self.planes(x.out_tile) * x.place.columns * self.geometry.itemsize
-
     def add(self, x, h0, hn):
         """Add RowParts for rows of an XTile, and load as room allows."""
-        each, end = self.row_bytes(x), h0 + hn
-        most = max(1, self.part_bytes // each)
-        for row in range(h0, end, most):
-            count = min(most, end - row)
-            x.parts.append((row, len(self.parts)))
-            self.parts.append(RowPart(x, row, count, count * each))
+        each = self.planes(x.out_tile) * x.place.columns * self.geometry.itemsize
+        for row, count in cut_at(hn, max(1, self.part_bytes // each)):
+            x.parts.append((h0 + row, len(self.parts)))
+            self.parts.append(RowPart(x, h0 + row, count, count * each))
         self.bring()
 
     def bring(self):
