@@ -57,14 +57,13 @@ def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
 
 def plane_pieces(geometry: Geometry, d0: int, dn: int) -> list[PlanePiece]:
     """PlanePieces of planes d0 .. d0+dn-1, all of one volume."""
-    size, found = geometry.planes.size // geometry.planes.images, []
-    volume, place = d0 // size, d0 % size
+    volume, place = divmod(d0, geometry.planes.size // geometry.planes.images)
+    found = []
     for part in parts_of_x(geometry, geometry.planes):
         low, high = max(place, part.first), min(place + dn, part.first + part.count)
         if low < high:
             plane = volume * part.count + low - part.first
-            one = PlanePiece(first=low - place, count=high - low, plane=plane, strides=part.strides, framed=part.framed)
-            found.append(one)
+            found.append(replace(part, first=low - place, count=high - low, plane=plane))
     return found
 
 

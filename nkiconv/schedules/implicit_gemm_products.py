@@ -13,13 +13,12 @@ from .cuts import (
     OutTile,
     Product,
     axis_elements,
+    covering_first,
     cut_planes,
     home_tap,
     in_order,
-    is_whole,
     most_of,
     num_plane_parts,
-    put_first,
     tap_blocks,
     window_of,
 )
@@ -275,8 +274,7 @@ def home_row(geometry: Geometry, rows: Axis) -> tuple[int, bool]:
 def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank) -> list[Product]:
     """Matmuls of a K tile for a bank of outputs, in the order of the taps' transposes; one that covers all outputs is
     first."""
-    axis, whole = m_tile_axis(geometry, m_tile), -1
-    found: list[Product] = []
+    axis, found = m_tile_axis(geometry, m_tile), list[Product]()
     first, meets_all = home_row(geometry, axis)
     home = home_tap(geometry.columns) if k_tile.depth == 1 else 0
     # planes of taps with separate sums have the same valid ranges
@@ -286,18 +284,12 @@ def products(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile
         on_rows = valid_range(axis, row % axis.taps, out_tile.p0 + bank.p0, bank.pn)
         for group in range(tap_groups(geometry, k_tile) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
             on_columns = group_met(geometry, k_tile, group, out_tile.q0 + bank.q0, bank.qn)
-            if on_columns[2] == 0:
-                continue
-            parts = group_depth(geometry, k_tile, group) * k_tile.cn
-            product = Product(on_planes, on_rows, on_columns, row, group, parts)
-            if meets_all and home >= 0:
-                is_first = (row, group) == (first, home)
-            else:
-                is_first = whole < 0 and is_whole(product, bank.zn, bank.pn, bank.qn)
-            if is_first:
-                whole = len(found)
-            found.append(product)
-    return put_first(found, whole) if whole > 0 else found
+            if on_columns[2] > 0:
+                parts = group_depth(geometry, k_tile, group) * k_tile.cn
+                found.append(Product(on_planes, on_rows, on_columns, row, group, parts))
+    if meets_all and home >= 0:
+        return sorted(found, key=lambda one: (one.row, one.group) != (first, home))
+    return covering_first(found, bank.zn, bank.pn, bank.qn)
 
 
 def matmuls_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTile, bank: Bank) -> Sequence[Product]:
