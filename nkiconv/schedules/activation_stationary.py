@@ -12,24 +12,26 @@ from .relayout import takes_windows
 from .settings import Config, Settings
 from .tiles import BANK_COLUMNS, P_MAX, QUADRANT
 from .volume_rows import RowSettings
-from .windows import WindowSettings, windows_unsupported
+from .windows import WindowSettings
 
 NAME = "activation_stationary"
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why the algorithm refuses a problem, from settings and sizes alone; "" if it does not."""
-    reason = settings_of(geometry, options).unsupported_reason(config) or channels_unsupported(geometry, options)
-    if reason == "" and geometry.groups > 1:
+    kind = settings_of(geometry, options)
+    reason = kind.unsupported_reason(config) or channels_unsupported(geometry, options)
+    if reason != "":
+        return reason
+    if kind is DepthwiseSettings:
         reason = depthwise_unsupported(geometry, options)
         return reason or no_prologue(options, f"{NAME} takes none of depthwise problems")
-    if reason == "" and takes_patches(geometry, options):
+    if kind is PatchSettings:
         return patches_unsupported(geometry, options)
-    if reason == "" and takes_windows(geometry):
-        return windows_unsupported(options)
-    if reason == "":
-        reason = one_group_unsupported(geometry, NAME)
-    if reason == "" and writes_rows(geometry):
+    if kind is WindowSettings:
+        return no_prologue(options, "windows that do not overlap take none; use stacked")
+    reason = one_group_unsupported(geometry, NAME)
+    if reason == "" and kind is RowSettings:
         return rows_unsupported(geometry, options) or no_prologue(options, f"{NAME} takes none where y is NCDHW")
     if reason == "":
         whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))

@@ -18,7 +18,7 @@ from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
-from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, pixel_bytes, read_pixels, seen_rows
+from .pixel_tiles import SHARDS, PixelItems, PixelSchedule, PixelSettings, make_pixels, read_pixels, seen_rows
 from .prices import last_store_ns
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
@@ -74,15 +74,13 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     else:
         if reason := together_unsupported(geometry, options, settings):
             return None, reason
-        made = make_pixels(geometry, settings)
+        made = make_pixels(geometry, options, settings)
     norm = options.epilogue.norm
-    if isinstance(made, PixelSchedule | WindowSchedule) and norm is not None and len(made.batches) > 1:
+    if isinstance(made, PixelItems) and norm is not None and len(made.batches) > 1:
         return None, (
             f"y_norm={norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output channels "
             f"must be in SBUF together; use shard=images, or normalize y"
         )
-    if isinstance(made, PixelSchedule) and not fits_sbuf(pixel_bytes(geometry, made, options)):
-        made = None
     return made, "" if made is not None else settings.memory_unsupported(geometry)
 
 
@@ -136,14 +134,11 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
         deepest = itertools.chain(*itertools.islice(fitting, DEPTHS))
         for ns, one in sorted(deepest, key=lambda each: each[0]):
             yield ns, replace(one, loop=given.get("loop", _loop(target, geometry, options, one)))
-    elif kind is PatchSettings:
-        tried = values_of(given, "across", parts_of_rows(geometry))
-        yield from least((PatchSettings.read(config, across=n) for n in tried), whole)
-    elif kind is WindowSettings:
-        shards = values_of(given, "shard", SHARDS)
-        yield from least((WindowSettings.read(config, shard=shard) for shard in shards), whole)
-    else:
+    elif kind is PixelSettings:
         yield from least(pixels_tried(geometry, options, given), whole)
+    else:
+        name, values = ("across", parts_of_rows(geometry)) if kind is PatchSettings else ("shard", SHARDS)
+        yield from least((kind.read(config, **{name: one}) for one in values_of(given, name, values)), whole)
 
 
 def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:

@@ -332,11 +332,9 @@ class PixelItem:
 
 
 @dataclass(frozen=True)
-class PixelItems(FilterSchedule):
+class PixelItems:
     """The schedule of y as NHWC: batches (first, count) of output channels whose filters are in SBUF together; items
     in order."""
-
-    by_rows = False
 
     source: Source
     sizes: Cut
@@ -347,8 +345,10 @@ class PixelItems(FilterSchedule):
 
 
 @dataclass(frozen=True)
-class PixelSchedule(PixelItems):
-    """The schedule of blocks of pixels: K tiles of one ChunkPiece each."""
+class PixelSchedule(PixelItems, FilterSchedule):
+    """The schedule of blocks of pixels: K tiles of one KTilePiece each."""
+
+    by_rows = False
 
     #: banks of accumulators that take a group's filters as these arrive
     banks: int
@@ -372,9 +372,9 @@ def packs_filters(geometry: Geometry, source: Source, way: str) -> bool:
     return way in ("array", "dma") and geometry.packed == 0 and source.copies > 1 and fits
 
 
-def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | None:
-    """The PixelSchedule of settings. None if a window's steps or the filters of one output channel are too large, or if
-    rows of y are folded and cores share channels or the filters need several groups."""
+def make_pixels(geometry: Geometry, options: Options, config: PixelSettings) -> PixelSchedule | None:
+    """The PixelSchedule of settings. None if SBUF has no room or a window's steps are too large, or if rows of y are
+    folded and cores share channels or the filters need several groups."""
     fold, item = config.fold, geometry.itemsize
     source = source_of(geometry, fold, config.shifts, config.side)
     k_tiles = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
@@ -399,7 +399,7 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     out_tiles = pixel_out_tiles(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     if max(widest_step(source, sizes, out_tile, len(k_tiles)) for out_tile in out_tiles) > STEP_MAX:
         return None
-    return PixelSchedule(
+    found = PixelSchedule(
         source=source,
         sizes=sizes,
         k_tiles=k_tiles,
@@ -412,6 +412,7 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
         banks=FIRST_BANKS if num_taps(geometry) == 1 else 1,
         packs=packs,
     )
+    return found if fits_sbuf(pixel_bytes(geometry, found, options)) else None
 
 
 def widest_step(source: Source, sizes: Cut, out_tile: Outputs, num_k_tiles: int) -> int:

@@ -9,15 +9,13 @@ operand, and y is stored as other pixels of NHWC.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from ..simulator.timing.target import Target
-from .channel_pieces import all_places, own_piece
 from .cuts import Outputs
 from .geometry import Geometry, filter_rows, is_evenly_apart, is_transposed, num_taps, sees_itself, writes_rows
 from .moving_filters import way_of
-from .options import Options, keeps_sums, no_prologue, norm_bytes
+from .options import Options, keeps_sums, norm_bytes
 from .pixel_tiles import SHARDS, Cut, PixelItem, PixelItems, Source, cut_of, is_padded, source_of
 from .prices import array_end_ns, matmul_ns, moved_ns, transpose_ns
 from .settings import WARM_UPS, Settings, choice, warm_up
@@ -25,8 +23,8 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut_into, div_ceil, fits_sbuf
 
 #: The most channels, each a K tile.
 CHANNELS = 16
-#: Windows in SBUF as loaded, and transposed; cached answers to whether a problem is computed as windows.
-BUFFERS, PLANS_KEPT = 2, 128
+#: Windows in SBUF as loaded, and transposed.
+BUFFERS = 2
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,12 @@ class WindowTile:
 
 @dataclass(frozen=True)
 class WindowSchedule(PixelItems):
-    """Blocks of at most 128 pixels, each with all K tiles; tiles: those of equally many rows are neighbours."""
+    """Blocks of at most 128 pixels, each with all K tiles; tiles: those of equally many rows are neighbours; way: of
+    filters' loads."""
 
     tiles: tuple[WindowTile, ...]
+    way: str
+    warmup: int
 
 
 def has_windows(geometry: Geometry) -> bool:
@@ -68,18 +69,7 @@ def has_windows(geometry: Geometry) -> bool:
     own = own and apart and not (is_padded(rows) or is_padded(columns))
     own = own and num_taps(geometry) > 1 and columns.taps <= P_MAX
     stored = geometry.packed == 0 and way_of(geometry, False) != "backwards"
-    return own and stored and fits(geometry)
-
-
-@functools.lru_cache(maxsize=PLANS_KEPT)
-def fits(geometry: Geometry) -> bool:
-    """Whether SBUF has room whatever the options are."""
-    return fits_sbuf(bytes_of(geometry, geometry.K, 4, 4 * BANK_COLUMNS * 8))
-
-
-def windows_unsupported(options: Options) -> str:
-    """Why options cannot be taken; "" if they can."""
-    return no_prologue(options, "windows that do not overlap take none; use stacked")
+    return own and stored and fits_sbuf(bytes_of(geometry, geometry.K, 4, 4 * BANK_COLUMNS * 8))
 
 
 def windows_ns(target: Target, geometry: Geometry) -> float:
@@ -112,8 +102,6 @@ def make_windows(geometry: Geometry, options: Options, settings: WindowSettings)
     most = cut_into(filter_rows(geometry), div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps))
     tiles = [WindowTile(c, *rows) for rows in most for c in range(geometry.C)]
     found = WindowSchedule(
-        k_tiles=[[own_piece(0, geometry.C)]],
-        places=[all_places(geometry)],
         way=way_of(geometry, False),
         warmup=settings.warmup,
         source=source,
