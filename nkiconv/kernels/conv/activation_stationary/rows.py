@@ -26,9 +26,6 @@ from ..sums import zero_sums
 from .filters import Filters
 from .loop import Core
 
-#: Rotating tiles of rows of y if a norm delays their stores: with one tile the next rows would wait for these.
-Y_TILES = 2
-
 
 @dataclass
 class Results(nl.NKIObject):
@@ -49,12 +46,9 @@ class RowCore(Core):
     """The loop of a core over tiles of 128 positions.
 
     ring: the circular buffer of rows of x, tiles [c, K tile * planes, segments, columns]; first: the tile of an output
-    tile's first row; cleared: for each tile, the output tile (its first output) for which the columns around x are
-    zeros. y_tiles: rotating tiles of rows of y, and of a norm's input, or None. waiting: Results to be transposed, or
-    None. identity: moves to add a residual, or None.
+    tile's first row. waiting: Results to be transposed, or None. identity: moves to add a residual, or None.
     """
 
-    y_tiles: Any = None
     waiting: Any = None
     identity: Any = None
 
@@ -81,10 +75,7 @@ class RowCore(Core):
         parts, (planes, width) = max(parts_of(one, len(one)) for one in plan.k_tiles), rows_window(geometry, plan)
         shape = (parts, len(plan.k_tiles) * max(1, planes), segments, whole_words(width, geometry.itemsize))
         self.ring = tiles_in_turn(plan.ring, shape, self.operands.x_dtype)
-        self.first, self.cleared = 0, [None] * plan.ring
-        if self.norm is not None and (plan.steps is None or plan.steps.each % Y_TILES == 0):
-            shape = (nl.tile_size.pmax, plan.blocks, segments, max(item.qn for item in plan.items))
-            self.y_tiles = [tiles_in_turn(Y_TILES, shape, one.dtype) for one in self.written]
+        self.first = 0
         tiles = self.start_tiles(items[0], geometry.rows.taps)
         warm_up(self.zeros_sbuf, plan.warmup, 1)
         for item, after in zip(items, [*items[1:], None]):
@@ -109,10 +100,10 @@ class RowCore(Core):
         """Load row `row` of x of each segment of an output tile into a tile; rows count from the first that the output
         tile's first row sees."""
         geometry, plan, axis, columns = self.geometry, self.plan, self.geometry.rows, self.geometry.columns
-        which, apart = (self.first + row) % plan.ring, segment_rows(plan, item)
-        tile_sbuf, segments = self.ring[which], div_ceil(item.pn, apart)
+        tile_sbuf, apart = self.ring[(self.first + row) % plan.ring], segment_rows(plan, item)
+        segments = div_ceil(item.pn, apart)
         d0, dn = span(geometry.planes, item.z0, item.zn)
-        width, step, whose = window_of(columns, item.qn), apart * axis.stride, (item.z0, item.p0, item.q0)
+        width, step = window_of(columns, item.qn), apart * axis.stride
         h, w = item.p0 * axis.stride - axis.before + row, item.q0 * columns.stride - columns.before
         for index, k_tile in enumerate(plan.k_tiles if dn > 0 else ()):
             corners = [(h + piece.r * axis.dilation, w + piece.s * columns.dilation) for piece in k_tile]
@@ -121,11 +112,10 @@ class RowCore(Core):
             inside = [limit(ends) for one in (rows, runs) for limit, ends in zip((max, min), zip(*one))]
             planes_sbuf = tile_sbuf[:, index * dn : (index + 1) * dn, 0:segments]
             engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
-            clear_around(planes_sbuf, inside, self.cleared[which] != whose, engine)
+            clear_around(planes_sbuf, inside, engine)
             for piece, corner in zip(k_tile, corners):
                 dst = planes_sbuf[piece.part : piece.part + piece.count, 0:dn, 0:segments, 0:width]
                 load_x(dst, self.operands, geometry, (piece.c0, d0, *corner), row_step=step)
-        self.cleared[which] = whose
         return tile_sbuf
 
     def item_tiles(self, item, tiles, after):
@@ -158,7 +148,6 @@ class RowCore(Core):
         def body(at):
             own, own_tiles = copy.copy(self), tiles[:]
             own.operands, own.ledger = moved_operands(self.operands, steps.register, at), new_ledger()
-            own.cleared = self.cleared[:]
             for row in range(steps.first, steps.first + steps.each):
                 residual_sbuf = own.load_residual(item, row)
                 own.load_step(item, own_tiles, row + 1, taps)
@@ -185,9 +174,7 @@ class RowCore(Core):
         """Tiles of a step of an item, row `row` of each segment. reused: None, or the Results whose tiles the step's
         last Results reuse."""
         shape = self.shape_of_step(item, row)
-        if self.y_tiles is not None:
-            rows = [some[row % Y_TILES][tuple(slice(0, extent) for extent in shape)] for some in self.y_tiles]
-        elif reused is not None:
+        if reused is not None:
             rows = reused.rows
         else:
             rows = [nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in self.written]
@@ -285,13 +272,13 @@ class RowCore(Core):
         return regions
 
 
-def clear_around(planes_sbuf, inside, fresh, engine):
+def clear_around(planes_sbuf, inside, engine):
     """Write zeros in planes of a tile outside of `inside`, (first segment, end, first column, end) that all pieces of a
-    K tile have of x. Columns keep the zeros of the output tile's earlier rows, unless the tile is fresh."""
+    K tile have of x."""
     _, _, segments, width = planes_sbuf.shape
     for g0, g1, w0, w1 in around(segments, width, inside):
         if w1 - w0 == width and planes_sbuf.dtype != nl.float32:
             words_sbuf = planes_sbuf.view(nl.float32)
             clear_window(words_sbuf, g0, g1, 0, words_sbuf.shape[3], engine)
-        elif fresh or w1 - w0 == width:
+        else:
             clear_window(planes_sbuf, g0, g1, w0, w1, engine)
