@@ -13,7 +13,7 @@ from ...._nki import nisa, nl
 from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import Outputs, places_inside, window_of
 from ....schedules.geometry import span
-from ....schedules.tiles import cut_at, div_ceil, transposes_of_bank, whole_words
+from ....schedules.tiles import cut_at, div_ceil, whole_words
 from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
 from ..._engines import copy_balanced, new_ledger
 from ..._masks import select_ones
@@ -46,7 +46,8 @@ class RowCore(Core):
     """The loop of a core over tiles of 128 positions.
 
     ring: the circular buffer of rows of x, tiles [c, K tile * planes, segments, columns]; first: the tile of an output
-    tile's first row. waiting: Results to be transposed, or None. identity: moves to add a residual, or None.
+    tile's first row; loaded: rows of the output tile that were loaded. waiting: Results to be transposed, or None.
+    identity: moves to add a residual, or None.
     """
 
     waiting: Any = None
@@ -75,32 +76,31 @@ class RowCore(Core):
         parts, (planes, width) = max(parts_of(one, len(one)) for one in plan.k_tiles), rows_window(geometry, plan)
         shape = (parts, len(plan.k_tiles) * max(1, planes), segments, whole_words(width, geometry.itemsize))
         self.ring = tiles_in_turn(plan.ring, shape, self.operands.x_dtype)
-        self.first = 0
-        tiles = self.start_tiles(items[0], geometry.rows.taps)
+        self.first, self.loaded = 0, set()
         warm_up(self.zeros_sbuf, plan.warmup, 1)
         for item, after in zip(items, [*items[1:], None]):
-            tiles = yield from self.item_tiles(item, tiles, after)
+            yield from self.item_tiles(item, after)
         self.transpose_waiting()
 
-    def start_tiles(self, item, most):
-        """Tiles of x by row, None for rows that are not loaded: loads at most `most` rows of an output tile's first
-        step."""
-        tiles = [None] * (segment_rows(self.plan, item) * self.geometry.rows.stride + self.plan.ring)
-        self.load_step(item, tiles, 0, most)
-        return tiles
-
-    def load_step(self, item, tiles, step, most):
-        """Load the first `most` rows of x that a step sees, unless they are loaded."""
+    def load_step(self, item, step, most=None):
+        """Load the first `most` rows of x that a step sees, all by default, unless they are loaded; returns the tiles
+        of all."""
         axis = self.geometry.rows
-        for row in range(step * axis.stride, step * axis.stride + most * axis.dilation, axis.dilation):
-            if tiles[row] is None:
-                tiles[row] = self.load_row(item, row)
+        rows = [step * axis.stride + tap * axis.dilation for tap in range(axis.taps)]
+        for row in rows[:most]:
+            if row not in self.loaded:
+                self.load_row(item, row)
+                self.loaded.add(row)
+        return list(map(self.row_tile, rows))
+
+    def row_tile(self, row):
+        """The tile of a row of x of each segment, counted from the first that the output tile's first row sees."""
+        return self.ring[(self.first + row) % self.plan.ring]
 
     def load_row(self, item, row):
-        """Load row `row` of x of each segment of an output tile into a tile; rows count from the first that the output
-        tile's first row sees."""
+        """Load row `row` of x of each segment of an output tile."""
         geometry, plan, axis, columns = self.geometry, self.plan, self.geometry.rows, self.geometry.columns
-        tile_sbuf, apart = self.ring[(self.first + row) % plan.ring], segment_rows(plan, item)
+        tile_sbuf, apart = self.row_tile(row), segment_rows(plan, item)
         segments = div_ceil(item.pn, apart)
         d0, dn = span(geometry.planes, item.z0, item.zn)
         width, step = window_of(columns, item.qn), apart * axis.stride
@@ -116,47 +116,43 @@ class RowCore(Core):
             for piece, corner in zip(k_tile, corners):
                 dst = planes_sbuf[piece.part : piece.part + piece.count, 0:dn, 0:segments, 0:width]
                 load_x(dst, self.operands, geometry, (piece.c0, d0, *corner), row_step=step)
-        return tile_sbuf
 
-    def item_tiles(self, item, tiles, after):
-        """Yield the tiles of an item with its tiles of x, of which some rows of the first step may be loaded; return
-        the next item's tiles of x, with as many rows loaded as the buffer has room for."""
-        plan, axis, steps = self.plan, self.geometry.rows, self.plan.steps
-        self.load_step(item, tiles, 0, axis.taps)
-        apart, coming, row = segment_rows(plan, item), [], 0
+    def item_tiles(self, item, after):
+        """Tiles of an item; the next step's rows of x are loaded before a step, of the next item, `after`, as many as
+        the buffer has room for."""
+        axis, steps, apart, row = self.geometry.rows, self.plan.steps, segment_rows(self.plan, item), 0
+        self.load_step(item, 0)
         while row < apart:
             if steps is not None and row == steps.first:
-                self.run_steps(item, tiles)
+                self.run_steps(item)
                 row += steps.each * steps.count
-            residual_sbuf = self.load_residual(item, row)
+            x, residual_sbuf = self.load_step(item, row), self.load_residual(item, row)
             if row + 1 < apart:
-                self.load_step(item, tiles, row + 1, axis.taps)
+                self.load_step(item, row + 1)
             elif after is not None:
-                # as many of its rows as have tiles besides the rows of this step
-                self.first += row * axis.stride + window_of(axis, 1)
-                coming = self.start_tiles(after, min(axis.taps, div_ceil(axis.stride, axis.dilation)))
-            yield from self.step_tiles(item, tiles, row, residual_sbuf, None)
+                self.first, self.loaded = self.first + row * axis.stride + window_of(axis, 1), set()
+                self.load_step(after, 0, div_ceil(axis.stride, axis.dilation))
+            yield from self.step_tiles(item, row, x, residual_sbuf, None)
             row += 1
-        return coming
 
-    def run_steps(self, item, tiles):
+    def run_steps(self, item):
         """Run an output tile's steps in a device loop. Before each iteration waiting results are in the same tile, and
         x is in the tiles of the step one body earlier."""
-        steps, taps, stride, waiting = self.plan.steps, self.geometry.rows.taps, self.geometry.rows.stride, self.waiting
+        steps, waiting = self.plan.steps, self.waiting
         by, done = steps.register.by, steps.each * steps.count
 
         def body(at):
-            own, own_tiles = copy.copy(self), tiles[:]
+            own = copy.copy(self)
+            own.loaded = set(self.loaded)
             own.operands, own.ledger = moved_operands(self.operands, steps.register, at), new_ledger()
             for row in range(steps.first, steps.first + steps.each):
-                residual_sbuf = own.load_residual(item, row)
-                own.load_step(item, own_tiles, row + 1, taps)
+                x, residual_sbuf = own.load_step(item, row), own.load_residual(item, row)
+                own.load_step(item, row + 1)
                 reused = waiting if row + 1 == steps.first + steps.each else None
-                own.run(own.step_tiles(item, own_tiles, row, residual_sbuf, reused))
+                own.run(own.step_tiles(item, row, x, residual_sbuf, reused))
 
         nl.fori_loop(0, steps.count * by, body, by)
-        for row in range(steps.first * stride, steps.first * stride + self.plan.ring):
-            tiles[row + done * stride] = tiles[row]
+        self.loaded = {row + done * self.geometry.rows.stride for row in self.loaded}
         waiting.row += done
 
     def shape_of_step(self, item, row):
@@ -170,9 +166,9 @@ class RowCore(Core):
         ragged = (slice(None), slice(whole, None)) if self.operands.beta != 1.0 and 0 < whole < shape[1] else None
         return residual_of(self.operands, shape, self.regions_of_step(item, row, shape[2]), ragged)
 
-    def step_tiles(self, item, tiles, row, residual_sbuf, reused):
-        """Tiles of a step of an item, row `row` of each segment. reused: None, or the Results whose tiles the step's
-        last Results reuse."""
+    def step_tiles(self, item, row, x, residual_sbuf, reused):
+        """Tiles of a step of an item, row `row` of each segment; x: tiles of its rows. reused: None, or the Results
+        whose tiles the step's last Results reuse."""
         shape = self.shape_of_step(item, row)
         if reused is not None:
             rows = reused.rows
@@ -180,13 +176,13 @@ class RowCore(Core):
             rows = [nl.ndarray(shape, dtype=one.dtype, buffer=nl.sbuf) for one in self.written]
         for q, qn in cut_at(item.qn, self.plan.width):
             sums = reused.sums if reused is not None and q + qn == item.qn else None
-            yield self.sums_of(Results(item, row, rows, q, qn, sums, residual_sbuf), tiles)
+            yield self.sums_of(Results(item, row, rows, q, qn, sums, residual_sbuf), x)
 
-    def sums_of(self, results, tiles):
+    def sums_of(self, results, rows_of_x):
         """Banks of sums [position, planes, k] of Results, as `run` takes them; they are evacuated to results.sums, new
         tiles if it is None, and transposed after the next tile's sums."""
         geometry, plan, item, K = self.geometry, self.plan, results.item, self.geometry.K
-        rows, columns, dn = geometry.rows, geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
+        columns, dn = geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
         segments, moves = results.rows[0].shape[2], moves_of(geometry.planes, plan.each, item.z0, item.zn)
         banks = cut_at(item.zn, plan.each)
         positions = segments * results.qn
@@ -194,7 +190,7 @@ class RowCore(Core):
 
         def products(k_tile):
             for index, product in enumerate(plan.products[k_tile]):
-                x_sbuf = tiles[results.row * rows.stride + product.r * rows.dilation]
+                x_sbuf = rows_of_x[product.r]
                 parts = parts_of(plan.k_tiles[k_tile], product.pieces)
                 w = results.q * columns.stride + product.s * columns.dilation
                 end = w + (results.qn - 1) * columns.stride + 1
@@ -251,15 +247,12 @@ class RowCore(Core):
 
     def transpose_results(self, results, sums_sbuf, rows_sbuf):
         """Transpose Results' sums [position, (z, k)] into their columns of rows."""
-        (positions, size), P_MAX, y_itemsize = sums_sbuf.shape, nl.tile_size.pmax, self.options.epilogue.y_itemsize
-        together = cut_at(size // P_MAX, transposes_of_bank(positions, y_itemsize))
-        rest = [(size // P_MAX, 1, size % P_MAX)] if size % P_MAX > 0 else []
-        for first, count, parts in [(*some, P_MAX) for some in together] + rest:
-            sources = [sums_sbuf[:, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
-            bank_psum = transposed_bank(sources, parts, whole_words(positions, y_itemsize))
-            for index in range(count):
-                y = rows_sbuf[0:parts, first + index, :, results.q : results.q + results.qn]
-                copy_balanced(y, bank_psum[0:parts, index, 0:positions].reshape(y.shape), self.ledger)
+        (positions, size), P_MAX = sums_sbuf.shape, nl.tile_size.pmax
+        columns = whole_words(positions, self.options.epilogue.y_itemsize)
+        for block, (first, parts) in enumerate(cut_at(size, P_MAX)):
+            y = rows_sbuf[0:parts, block, :, results.q : results.q + results.qn]
+            bank_psum = transposed_bank([sums_sbuf[:, first : first + parts]], parts, columns)
+            copy_balanced(y, bank_psum[0:parts, 0, 0:positions].reshape(y.shape), self.ledger)
 
     def regions_of_step(self, item, row, segments):
         """Regions of y, or of the residual, of a step: one for the output channels of a plane in a block."""
