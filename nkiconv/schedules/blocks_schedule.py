@@ -141,18 +141,12 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
     while together > settings.side and not fits_sbuf(needed_bytes(plan)):
         together = together // 2
         plan = _scheduled(blocks, settings, bias, source, together)
-    what = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks"
-    reason = _room_unsupported(plan) or too_many(what, blocks.times * num_products(plan) / PARTS)
-    return (None, reason) if reason else (plan, "")
-
-
-def num_products(plan: BlocksSchedule) -> int:
-    """Matmuls of blocks of gy and windows of x."""
-    settings, found = plan.settings, 0
+    what, products = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks", 0
     for one in plan.passes:
-        each = sum(matmuls_beside(plan.geometry, settings.columns, acc.beside) for some in one.rounds for acc in some)
-        found += len(one.tiles) * each * settings.rows * plan.gang
-    return found
+        each = (matmuls_beside(blocks, settings.columns, acc.beside) for acc in chain.from_iterable(one.rounds))
+        products += len(one.tiles) * sum(each) * settings.rows * plan.gang
+    reason = _room_unsupported(plan) or too_many(what, blocks.times * products / PARTS)
+    return (None, reason) if reason else (plan, "")
 
 
 def _room_unsupported(plan: BlocksSchedule) -> str:

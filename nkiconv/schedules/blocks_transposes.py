@@ -49,10 +49,6 @@ class Span:
     spacing: int
     frame: Part
 
-    def framed(self, element: int) -> Part:
-        """(first, end) of the blocks whose windows' element number `element` is in the frame."""
-        return places_inside(element - self.frame[0], self.step, self.count, self.frame[1] - self.frame[0])
-
     @property
     def width(self) -> int:
         """Elements from the first window's first to the last window's last."""

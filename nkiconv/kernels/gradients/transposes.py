@@ -7,6 +7,7 @@ from typing import Any
 from ..._nki import nisa, nl
 from ...schedules.blocks import GY_TRANSPOSED
 from ...schedules.blocks_transposes import SLABS, TOGETHER, plane_seen, sides_of
+from ...schedules.cuts import places_inside
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, size_of, some_of, whole_words
 from .._dma import copy
 from .._engines import copy_balanced, copy_by_vector
@@ -131,22 +132,25 @@ def transposes_of_piece(work, ahead, side, own, rows, tile_sbuf):
     loads, sources, filled, (c, channels) = side.loads(rows), [], [], side.channels
     raw = load_piece(work, ahead, side, rows, loads, own + c) if loads else None
     needed = range(div_ceil(rows[0], side.rows.spacing) * side.rows.spacing, sum(rows), side.rows.spacing)
-    together, most = size_of_bank(work, side)
+    shape, span = bank_shape(work, side), side.columns
     bank: Any = None
     for index, row in enumerate(needed):
         # zeros are put around rows before earlier rows are evacuated from PSUM
         for later in needed[len(sources) : index + SLABS - 1]:
             sources.append(source_of(work, ahead, side, raw, rows, later))
         if sources[index] == None:
-            zeros = tile_sbuf[:, lines_of(side, row), 0 : side.columns.extent, c : c + channels]
+            zeros = tile_sbuf[:, lines_of(side, row), 0 : span.extent, c : c + channels]
             nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
             continue
-        for part in cut(side.places, most):
-            bank = bank if filled else bank_of(work, ahead, side, tile_sbuf.dtype)
-            into = bank[:, len(filled)] if together == 1 else bank[:, len(filled), :, 0]
-            transpose_into(side, sources[index], into, part)
+        row_sbuf, start = sources[index]
+        for part in cut(side.places, shape[1]):
+            bank = bank if filled else bank_of(ahead, side, shape, tile_sbuf.dtype)
+            into = bank[:, len(filled)] if shape[0] == 1 else bank[:, len(filled), :, 0]
+            for place in range(part[1]):
+                columns = along(start + (part[0] + place) * span.spacing, span.count, span.step)
+                nisa.nc_transpose(dst=into[:, place], data=row_sbuf[:, :, :, columns], engine=nisa.engine.tensor)
             filled.append(row)
-            if len(filled) == together or index + 1 == len(needed) or sources[index + 1] == None:
+            if len(filled) == shape[0] or index + 1 == len(needed) or sources[index + 1] == None:
                 evacuate(work, side, filled, part, bank, tile_sbuf)
                 filled = []
                 yield
@@ -174,7 +178,8 @@ def load_piece(work, ahead, side, rows, loads, channel):
 
 def source_of(work, ahead, side, raw, rows, row):
     """(A row of all windows with zeros outside of the tensor, its first column in that view); None if all are zeros."""
-    span, columns, (first, end) = side.rows, side.columns, side.rows.framed(row)
+    span, columns, frame = side.rows, side.columns, side.rows.frame
+    first, end = places_inside(row - frame[0], span.step, span.count, frame[1] - frame[0])
     if raw is None or first == end:
         return None
     if rows[1] == span.extent:
@@ -202,29 +207,19 @@ def row_with_zeros(work, ahead, side, source, blocks):
     return slab
 
 
-def size_of_bank(work, side):
-    """(rows of windows, places of each) whose transposes share a bank: several rows of one member alone."""
-    each = side.members[1] * whole_words(side.channels[1], work.geometry.itemsize) * work.geometry.itemsize
-    rows = min(BANK_BYTES // (side.places * each), TOGETHER // side.places) if side.members[1] == 1 else 1
-    return max(1, rows), BANK_BYTES // each
+def bank_shape(work, side):
+    """(rows of windows, places, members, channels) of a bank of transposes: several rows of one member alone."""
+    members, itemsize = side.members[1], work.geometry.itemsize
+    room = whole_words(side.channels[1], itemsize)
+    most = BANK_BYTES // (members * room * itemsize)
+    rows = min(most, TOGETHER) // side.places if members == 1 else 1
+    return max(1, rows), min(most, side.places), members, room
 
 
-def bank_of(work, ahead, side, dtype):
-    """The view [units, rows, places, members, channels] of the next bank, by `size_of_bank`."""
-    rows, places = size_of_bank(work, side)
-    room = whole_words(side.channels[1], work.geometry.itemsize)
-    shape = nl.tile_size.pmax, rows, min(places, side.places), side.members[1], room
-    bank = next(ahead.banks).view(dtype)[0 : shape[0], 0 : size_of(shape[1:])].reshape(shape)
+def bank_of(ahead, side, shape, dtype):
+    """The view [units, rows, places, members, channels] of the next bank. shape: of `bank_shape`."""
+    bank = next(ahead.banks).view(dtype)[:, 0 : size_of(shape)].reshape((nl.tile_size.pmax, *shape))
     return bank[0 : side.units, :, :, :, 0 : side.channels[1]]
-
-
-def transpose_into(side, source, bank, places):
-    """Transpose a row of all windows at places (first, count) into a bank's view [units, places, channels], or of
-    several members [units, places, members, channels]. source: of `source_of`."""
-    (row_sbuf, start), span = source, side.columns
-    for index in range(places[1]):
-        columns = along(start + (places[0] + index) * span.spacing, span.count, span.step)
-        nisa.nc_transpose(dst=bank[:, index], data=row_sbuf[:, :, :, columns], engine=nisa.engine.tensor)
 
 
 def lines_of(side, row):
