@@ -156,7 +156,7 @@ class BlocksBound:
         self.target, self.pixels, (geometry, self.source) = target, pixels, blocks_geometry(source, pixels)
         self.geometry, self.most = geometry, units_of_tile(geometry, pixels)
         self.banks, self.planes = sum_banks(pixels), [count for _, count in planes_of(geometry.planes)]
-        self.in_turn = taps_in_turn(geometry) if pixels == TRANSPOSED else 1
+        self.in_turn = taps_in_turn(geometry, pixels)
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
     def priced(self, t: Table) -> Table:

@@ -238,7 +238,7 @@ def _with_transposes(plan: BlocksSchedule) -> BlocksSchedule:
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] if config.pixels == TRANSPOSED else one.k[1] for one in plan.passes))
     member = transposes.member_of(geometry, config.rows, config.columns)
-    in_turn = transposes.taps_in_turn(geometry) if config.pixels == TRANSPOSED else 1
+    in_turn = transposes.taps_in_turn(geometry, config.pixels)
     parts, counts = PARTS if config.split == 1 else 1, [count for _, count in planes]
     gang = int(transposes.gang_of(member, counts, channels, parts, room, in_turn))
     known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}

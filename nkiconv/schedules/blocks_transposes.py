@@ -171,10 +171,11 @@ def member_of(geometry: Geometry, rows: Any, columns: Any) -> tuple[Any, Any, An
     return np.where(places == 1, planes, 1), high, wide, places
 
 
-def taps_in_turn(geometry: Geometry) -> int:
-    """Taps of planes that see a plane of x one after the other; 1 if other planes of gy are between."""
+def taps_in_turn(geometry: Geometry, pixels: int) -> int:
+    """Taps of planes that see a plane of x one after the other; 1 if other planes of gy are between, or x is not
+    transposed."""
     planes = geometry.planes
-    return planes.taps if planes.stride == planes.dilation == 1 else 1
+    return planes.taps if pixels == TRANSPOSED and planes.stride == planes.dilation == 1 else 1
 
 
 def gang_of(member: tuple[Any, ...], planes: Sequence[int], channels: Any, parts: Any, room: Any, in_turn: int) -> Any:
