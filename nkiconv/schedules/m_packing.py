@@ -182,14 +182,12 @@ def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why few output channels are not packed, from settings and sizes alone; "" if they are."""
     if geometry.K > P_MAX:
         return f"K={geometry.K}: {NAME} takes at most {P_MAX} output channels of one group; use implicit_gemm"
-    reason = PackedSettings.unsupported_reason(config)
-    if reason == "" and num_phases(geometry.planes) > P_MAX:
-        steps = geometry.planes.lhs_dilation
-        reason = f"lhs_dilation={steps} of planes: {NAME} takes at most {P_MAX}; use implicit_gemm"
-    if reason != "":
+    if reason := PackedSettings.unsupported_reason(config):
         return reason
-    U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
     depth, lanes, planes = setting(config, "depth", 1), setting(config, "lanes", 1), geometry.planes
+    if num_phases(planes) > P_MAX:
+        return f"lhs_dilation={planes.lhs_dilation} of planes: {NAME} takes at most {P_MAX}; use implicit_gemm"
+    U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
     if (U, T) != (0, 0) and 0 in (U, T):
         return f"config={config}: outputs and taps are given together or not at all"
     if U > 0 and not is_legal(with_windows(geometry, depth), U, T):

@@ -148,8 +148,7 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: stacked takes one group, or "
             f"depthwise problems, groups = C = K; use implicit_gemm or weight_stationary"
         )
-    reason = settings_class(geometry).unsupported_reason(config) or ("" if depthwise else _together_reason(config))
-    if reason != "":
+    if reason := settings_class(geometry).unsupported_reason(config) or ("" if depthwise else _together_reason(config)):
         return reason
     if geometry.planes.lhs_dilation > 1:
         return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: stacked takes 1; use weight_stationary"
