@@ -208,14 +208,12 @@ class ToeplitzFilters(nl.NKIObject):
         A, planes, first = schedule.kn, geometry.planes.taps, self.rounds * schedule.together
         m_tiles = self.m_tiles[first : first + schedule.together]
         c0, cn = m_tiles[0][0] - self.m_tiles[0][0], m_tiles[-1][0] + m_tiles[-1][1] - m_tiles[0][0]
-        buffer_sbuf = self.buffers[self.rounds % len(self.buffers)]
+        buffer_sbuf, each = self.buffers[self.rounds % len(self.buffers)], planes * self.plane
         for a in range(min(A, cn)):
             tiles = div_ceil(cn - a, A)
             for h, row, z, count in runs_of(geometry.rows):
-                pattern = [[planes * self.plane, 1], [A * planes * self.plane, tiles], [self.plane, planes]]
-                src = self.reversed_hbm.ap(
-                    pattern=[*pattern, [1, count * S]], offset=(c0 + a) * planes * self.plane + z * S
-                )
+                pattern = [[each, 1], [A * each, tiles], [self.plane, planes], [1, count * S]]
+                src = self.reversed_hbm.ap(pattern=pattern, offset=(c0 + a) * each + z * S)
                 part = a * geometry.rows.size + h
                 copy(buffer_sbuf[part : part + 1, 0:tiles, a, 0:planes, row * S : (row + count) * S], src)
         self.rounds += 1
@@ -233,9 +231,8 @@ class ToeplitzFilters(nl.NKIObject):
                 nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
             if geometry.flipped:
                 w_sbuf = turn_forwards(w_sbuf)
-            for t in range(planes):
-                for r in range(rows.taps):
-                    row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, 0, t * rows.taps + r]
-                    nisa.tensor_copy(dst=z_sbuf[:, row], src=own, engine=nisa.engine.vector)
+            for t, r in itertools.product(range(planes), range(rows.taps)):
+                row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, 0, t * rows.taps + r]
+                nisa.tensor_copy(dst=z_sbuf[:, row], src=own, engine=nisa.engine.vector)
             copy(found_hbm[begin : begin + n], z_sbuf.reshape((n, planes * self.plane)))
         return found_hbm
