@@ -191,6 +191,8 @@ _DEPTHWISE = {
         {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4}),
     "odd planes": (
         _CUT, {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9, "together": 2, "buffers": 3}),
+    "windows as wide as cut": (
+        depthwise(5, N=2, H=20, W=9, R=3, S=3, padding=SAME, layout="NHWC"), {"columns": 8, "rows": 16}),
     # of 9 channels 14 images go on the partitions together, of 10 twelve, which are fewer partitions
     "buffers of other sizes": (depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=SAME),
         {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10}),
