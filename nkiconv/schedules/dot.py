@@ -18,7 +18,7 @@ from itertools import product
 
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
-from .depthwise import Options, RowGeometry, gate_bytes, input_unsupported, inputs_of
+from .depthwise import Options, RowGeometry, gate_bytes, input_unsupported
 from .prices import transpose_ns
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
@@ -198,17 +198,15 @@ def warm_up_of(target: Target) -> int:
 
 
 def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target: Target) -> float:
-    """ns of a core: its units one after the other, each as long as its busiest engine, or HBM."""
+    """ns of a core: its units one after the other, each as long as its busiest engine."""
     fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
     tiles = sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
     units, groups = div_ceil(tiles, PARTS) * plan.chunks, min(plan.taps, geometry.C)
     products, slots = groups * blocks * window, plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
     matmul_ns = max(target.matmul_columns_min, window * plan.channels) * column_ns + target.matmul_ns
-    transposes_ns = slots * transpose_ns(target, geometry)
-    tensor_ns = transposes_ns + groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps) * matmul_ns
+    tensor_ns = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps) * matmul_ns
+    tensor_ns += slots * transpose_ns(target, geometry)
     # Vector masks channels and sums channels and lags
     vector_ns = products * (2 * plan.channels + plan.lags) * target.vector_ns
-    elements = groups * plan.channels * (inputs_of(geometry) * min(plan.x_length, geometry.W) + plan.w_length)
-    moved_ns = elements * geometry.itemsize * target.hbm_byte_ns
-    return float(ENDS_NS + units * max(tensor_ns, vector_ns, moved_ns) + transposes_ns)
+    return float(ENDS_NS + units * max(tensor_ns, vector_ns))

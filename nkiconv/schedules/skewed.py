@@ -285,8 +285,8 @@ def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
 
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
-    """A lower bound of a core's ns: the first batch's loads, then groups one after the other, each as long as its
-    matmuls, of products and of their fp32 sums, or as its loads, runs of units of x and gy; a round trip of DMA."""
+    """A core's ns, about: groups one after the other, each as long as its matmuls, of products and of their fp32 sums,
+    or as its loads, runs of units of x and gy; a round trip of DMA."""
     item, gy = geometry.itemsize, plan.beside // plan.channels
     passes, column_ns = 1.0, target.tensor_column_ns
     sums_ns = target.tensor_column_fp32_ns / target.matmul_passes_fp32
@@ -296,8 +296,7 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> fl
     array_ns = plan.tiles * plan.passes * passes * (streamed * column_ns + target.matmul_ns)
     folded = plan.part_columns if plan.folds > 1 else 0
     array_ns += target.onezero_passes_fp32 * sums_ns * (folded + plan.quarter * plan.taps / plan.stacks)
-    lines, window = plan.tiles * plan.channels * plan.units * plan.images, min(plan.window, geometry.W)
-    load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
-    each_ns = max(plan.chunks * array_ns, load_ns)
-    work_ns = plan.groups * (load_ns + TOGETHER * div_ceil(len(plan.batches), PARTS) * each_ns)
-    return float(round_trip_ns(target) + work_ns)
+    lines = plan.tiles * plan.channels * plan.units * plan.images
+    load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(plan.window * item)) / target.dma_engines
+    each_ns = TOGETHER * max(plan.chunks * array_ns, load_ns)
+    return float(round_trip_ns(target) + plan.groups * div_ceil(len(plan.batches), PARTS) * each_ns)
