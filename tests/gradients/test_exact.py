@@ -334,9 +334,12 @@ REFUSED = [
     *((*row, (1, 3, 4, 1), {}) for row in REFUSED),
     (ONE_SIDE, {"exchanged": 1}, "bf16", "feature_group_count=2", (1, 4, 8, 2), {"groups": 2}),
     (ONE_SIDE, {"exchanged": 1}, "bf16", "bias_gradient=True", (1, 8, 4, 1), {"bias_gradient": True}),
+    ([PLAIN, WIDE], TURNED, "bf16", r"pixels=2: channels of x and gy are neighbours \(NHWC\)", (1, 3, 4, 1),
+     {"layout": "NHWC"}),
 ])  # fmt: skip
 def test_settings_that_are_refused(axes, config, dtype, message, channels, more):
     x, gy, shape = problem_of(channels, axes, dtype)
+    x, gy = (last(x), last(gy)) if "layout" in more else (x, gy)
     given = places_of(axes) | {"algorithm": "blocks", "config": tuple(config.items())} | more
     with pytest.raises(UnsupportedError, match=message):
         nkiconv.conv2d_weight(x, shape, gy, **given)
