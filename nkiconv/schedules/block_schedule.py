@@ -21,8 +21,9 @@ from .tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, share, 
 if TYPE_CHECKING:
     from .stacked_schedule import Stack
 
+Lane = tuple[Part, Part, Part]
 #: One output tile: a Part of each axis for each segment, or for each set of row tiles with separate images or rows.
-Lanes = tuple[tuple[Part, Part, Part], ...]
+Lanes = tuple[Lane, ...]
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Schedule:
         first, n = share(max(shared) + 1, cores, core)
         return [one for at, one in zip(shared, every, strict=True) if first <= at < first + n]
 
-    def operands_of(self, sweep: int, lane: tuple[Part, Part, Part]) -> list[tuple[Sweep, tuple[Part, Part, Part]]]:
+    def operands_of(self, sweep: int, lane: Lane) -> list[tuple[Sweep, Lane]]:
         """(sweep, lane) of a sweep's products with x of a lane, the same for all K tiles; of each X of K packing."""
         if self.stack is None:
             return [(self.sweeps[sweep], lane)]
@@ -235,7 +236,7 @@ def blocks_in(sweep: Sweep, lane: Any, blocks: Along) -> Along:
     return tuple(found)
 
 
-def blocks_met(sweep: Sweep, lane: tuple[Part, ...], blocks: Along) -> list[int]:
+def blocks_met(sweep: Sweep, lane: Lane, blocks: Along) -> list[int]:
     """For each product of a sweep, how many of the blocks, counted from block 0, have its element in x."""
     of_axes = zip(lane, sweep.elements_along, blocks, strict=True)
     met = [{e: part.valid_range(e, own)[2] for e in elements} for part, elements, own in of_axes]
@@ -247,9 +248,7 @@ def size_of(blocks: Along) -> int:
     return math.prod(count for _, count in blocks)
 
 
-def counted_outputs(
-    sweep: Sweep, lane: tuple[Part, ...], blocks: Along, together: int
-) -> Iterator[tuple[int, int, Along, int]]:
+def counted_outputs(sweep: Sweep, lane: Lane, blocks: Along, together: int) -> Iterator[tuple[int, int, Along, int]]:
     """(first output of the sweep, number, blocks counted from the bank's first, first plane of y of all images) of the
     outputs inside y that statistics read together: `together` if all of them have the same blocks, else one by one."""
     planes = lane[0]
@@ -269,12 +268,12 @@ def counted_outputs(
                 yield at, together if alike else 1, there, planes.image * planes.axis.out + plane
 
 
-def places_of(lane: tuple[Part, ...], blocks: Along) -> Along:
+def places_of(lane: Lane, blocks: Along) -> Along:
     """Places of results of some blocks, counted from a lane's first."""
     return tuple(part.places(one) for part, one in zip(lane, blocks, strict=True))
 
 
-def output_in(lane: tuple[Part, ...], blocks: Along, output: tuple[int, int, int]) -> tuple[Any, Any]:
+def output_in(lane: Lane, blocks: Along, output: tuple[int, int, int]) -> tuple[Any, Any]:
     """The places of an output of blocks, counted from block 0, in their bank and in the results: (first, count, step)
     along each axis."""
     sums, places = [], []

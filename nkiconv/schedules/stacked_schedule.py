@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from .block_axes import BlockAxis, part_at, plain_axis
 from .block_axes import Part as BlockPart
-from .block_schedule import Bank, Lanes, Place, Sweep
+from .block_schedule import Bank, Lane, Lanes, Place, Sweep
 from .cuts import axis_elements, cut_planes, home_tap, most_of, parts_for_cores, window_of
 from .geometry import Axis, Geometry, num_taps, span
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, share, some_of, whole_words
@@ -33,9 +33,6 @@ FILTER_PARTS = 3
 FIRST_PIECES = 6
 #: For depthwise problems, buffers of stationaries: one is filled while the other is used.
 ROUND_BUFFERS = 2
-
-
-Lane = tuple[BlockPart, BlockPart, BlockPart]
 
 
 @dataclass(frozen=True)
@@ -285,7 +282,7 @@ class Stack:
         b = min(self.B, max(0, self.top - m * self.G))
         return b, min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
 
-    def x_pieces(self, lane: tuple[BlockPart, ...], is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
+    def x_pieces(self, lane: Lane, is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
         """Loads of an output tile's X by (first block, end): whole blocks in one for each shift, others one by one."""
         m0, begin, ends = lane[1].x0, 0, [lane[1].xn]
         if is_first:

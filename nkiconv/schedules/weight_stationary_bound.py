@@ -8,8 +8,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from ..simulator.timing.target import Target
-from .block_axes import Part
-from .block_schedule import Lanes, Resident, RowTile, Schedule, Shift, banks_of, blocks_in, blocks_met, size_of
+from .block_schedule import Lane, Lanes, Resident, RowTile, Schedule, Shift, banks_of, blocks_in, blocks_met, size_of
 from .geometry import Geometry, is_transposed, num_taps
 from .options import Options
 from .planes import with_windows
@@ -180,7 +179,7 @@ class Bound:
             return k_tiles * loads * transposed_ns(self.target, each, z.xn * rows * columns, max(1, columns), item)
         return k_tiles * self.loaded_ns(lanes[0], rows, parts, True)
 
-    def loaded_ns(self, lane: tuple[Part, ...], rows: int, parts: int, together: bool) -> float:
+    def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool) -> float:
         """ns of DMA for `rows` rows of x of a lane on `parts` partitions; together: whole rows in one run."""
         geometry, (z, p, q) = self.geometry, lane
         columns = min(q.xn, geometry.columns.size)
