@@ -51,8 +51,7 @@ class WindowTile:
 
 @dataclass(frozen=True)
 class WindowSchedule(PixelItems):
-    """Blocks of at most 128 pixels, each with all K tiles; tiles: those of equally many rows are neighbours; way: of
-    filters' loads."""
+    """Blocks of at most 128 pixels, each with all K tiles; way: of filters' loads."""
 
     tiles: tuple[WindowTile, ...]
     way: str
@@ -100,7 +99,6 @@ def make_windows(geometry: Geometry, options: Options, settings: WindowSettings)
     by_channels = settings.shard == "channels" and geometry.K > 1
     batches = cut_into(geometry.K, PARTS if by_channels else 1)
     most = cut_into(filter_rows(geometry), div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps))
-    tiles = [WindowTile(c, *rows) for rows in most for c in range(geometry.C)]
     found = WindowSchedule(
         way=way_of(geometry, False),
         warmup=settings.warmup,
@@ -109,7 +107,7 @@ def make_windows(geometry: Geometry, options: Options, settings: WindowSettings)
         batches=batches,
         most_k=BANK_COLUMNS,
         items=[PixelItem(batch, one) for batch in range(len(batches)) for one in blocks],
-        tiles=tuple(sorted(tiles, key=lambda one: -one.rn)),
+        tiles=tuple(WindowTile(c, *rows) for rows in most for c in range(geometry.C)),
     )
     return found if fits_sbuf(window_bytes(geometry, found, options)) else None
 

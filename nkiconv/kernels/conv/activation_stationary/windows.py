@@ -4,11 +4,9 @@ x of a block is [pixels, row of taps, (column of taps, c)] as loaded, and [(row,
 stationaries; filters are [(row, column of taps), K tile, k].
 """
 
-from itertools import groupby
-
 from ...._nki import nl
 from ....schedules.pixel_tiles import blocks_of, pixels_of
-from ....schedules.tiles import BANK_BYTES, P_MAX, cut, whole_words
+from ....schedules.tiles import P_MAX, cut
 from ..._dma import load
 from ..._warm import warm_up
 from ..filter_feed import transpose_together
@@ -59,28 +57,20 @@ class WindowCore(PixelCore):
         """The stationaries of a block's windows as loaded."""
         positions, rows, run = raw_sbuf.shape
         taps_sbuf = raw_sbuf.reshape((positions, rows, run // self.geometry.C, self.geometry.C))
-        views = [taps_sbuf[:, one.r0 : one.r0 + one.rn, :, one.c] for one in self.plan.tiles]
         x_sbuf = self.new_tiles(positions, raw_sbuf.dtype)
-        self.transpose_views(x_sbuf, views)
+        self.transpose_views(x_sbuf, [taps_sbuf[:, one.r0 : one.r0 + one.rn, :, one.c] for one in self.plan.tiles])
         return x_sbuf
 
     def new_tiles(self, width, dtype):
         """A tile [(row, column of taps), K tile, width]."""
         tiles, S = self.plan.tiles, self.geometry.columns.taps
-        return nl.ndarray((tiles[0].rn * S, len(tiles), width), dtype=dtype, buffer=nl.sbuf)
+        return nl.ndarray((max(one.rn for one in tiles) * S, len(tiles), width), dtype=dtype, buffer=nl.sbuf)
 
     def transpose_views(self, dst_sbuf, views):
-        """Transpose a view [w, row, column of taps] of each K tile into [(row, column of taps), K tile, w], some of
-        equally many rows together."""
-        width, first, S = dst_sbuf.shape[2], 0, self.geometry.columns.taps
-        most = BANK_BYTES // (whole_words(width, self.geometry.itemsize) * self.geometry.itemsize)
-        for rows, some in groupby(self.plan.tiles, key=lambda one: one.rn):
-            count = len(list(some))
-            for at, num in cut(count, most):
-                places = slice(first + at, first + at + num)
-                into = dst_sbuf[0 : rows * S, places]
-                transpose_together(into, views[places], self.geometry.itemsize, self.ledger)
-            first += count
+        """Transpose a view [w, row, column of taps] of each K tile into [(row, column of taps), K tile, w]."""
+        for index, view in enumerate(views):
+            into = dst_sbuf[0 : view.shape[1] * view.shape[2], index : index + 1]
+            transpose_together(into, [view], self.geometry.itemsize, self.ledger)
 
     def load_weights(self, k0, kn):
         """Load filters of output channels: to their places if these are neighbours in HBM, else in memory order."""
