@@ -16,7 +16,7 @@ from ....schedules.channel_pieces import parts_of
 from ....schedules.geometry import filter_rows
 from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_block_bytes, raw_blocks
 from ....schedules.pixel_tiles import padded_taps
-from ....schedules.tiles import BANK_BYTES, cut, whole_words
+from ....schedules.tiles import cut, cut_at
 from ..._dma import copy, load_transposed
 from ..._engines import copy_balanced
 from ..._masks import constant
@@ -117,20 +117,16 @@ class Filters:
         self.load(len(self.ends) - 1)
 
     def transpose_block(self, k_tile, block, part, raw_sbuf):
-        """Transpose the places of a block, as many together as a bank holds of one row of taps, or of one product."""
-        (r0, rn, s0, sn), (k0, kn), geometry, T = block, part, self.geometry, self.geometry.planes.taps
-        every, tile_sbuf = self.plan.places[k_tile], self.tiles[k_tile]
-        # taps begin at even columns of a bank, fp32 too
-        most = BANK_BYTES // (whole_words(kn, 2) * geometry.itemsize)
-        rows = [((r0 + r) * geometry.columns.taps + s0, sn) for r in range(rn)]
+        """Transpose the places of a block, with those of one row of taps, or of one product, gathered together."""
+        (r0, rn, s0, sn), (k0, kn), every = block, part, self.plan.places[k_tile]
+        rows = [((r0 + r) * self.geometry.columns.taps + s0, sn) for r in range(rn)]
         if self.plan.by_rows:
-            rows = [(first, T) for first in range(0, len(every), T)]
+            rows = cut_at(len(every), self.geometry.planes.taps)
         for first, count in rows:
             pieces = self.plan.k_tiles[k_tile][: every[first].pieces]
-            for at, num in cut(count, most):
-                places = slice(first + at, first + at + num)
-                into = tile_sbuf[0 : parts_of(pieces, len(pieces)), places, k0 : k0 + kn]
-                transpose_together(into, self.views_of(raw_sbuf, pieces, every[places], r0, s0), 2, self.ledger)
+            for index, view in enumerate(self.views_of(raw_sbuf, pieces, every[first : first + count], r0, s0), first):
+                into = self.tiles[k_tile][0 : parts_of(pieces, len(pieces)), index : index + 1, k0 : k0 + kn]
+                transpose_together(into, [view], 2, self.ledger)
 
     def transpose_packed(self, part, raw_sbuf):
         """Transpose filters [k, c, r, s] to [(shift, slot, c), products, (row, k)]: for each output row and product a
@@ -144,9 +140,7 @@ class Filters:
             end = top + (R - 1) * apart + 1
             copy_balanced(raw_sbuf[:, :, top:end:apart, 0:S], taps_sbuf, self.ledger)
         tile_sbuf = self.tiles[0].reshape((parts, every, source.fold, self.kn))
-        most = BANK_BYTES // (whole_words(kn, 2) * self.geometry.itemsize)
         for row in range(source.fold):
-            views = []
             for product in range(source.down):
                 first = top - row * step + product * source.step
                 block_sbuf = raw_sbuf[:, :, first : first + source.slots]
@@ -155,11 +149,11 @@ class Filters:
                     copy_balanced(
                         block_sbuf[:, :, own:], raw_sbuf[:, :, first + own : first + source.slots], self.ledger
                     )
-                for s in range(0, source.columns.taps, source.shifts):
-                    views.append(block_sbuf[:, :, :, s : s + source.shifts].permute((0, 3, 2, 1)))
-            for at, num in cut(every, most):
-                into = tile_sbuf[:, at : at + num, row, k0 : k0 + kn]
-                transpose_together(into, views[at : at + num], 2, self.ledger)
+                for at in range(source.across):
+                    taps = slice(at * source.shifts, (at + 1) * source.shifts)
+                    place = product * source.across + at
+                    into = tile_sbuf[:, place : place + 1, row, k0 : k0 + kn]
+                    transpose_together(into, [block_sbuf[:, :, :, taps].permute((0, 3, 2, 1))], 2, self.ledger)
 
     def views_of(self, raw_sbuf, pieces, places, r0, s0):
         """Views [k, parts] of some places of a block in memory order with first tap (r0, s0); several pieces of
