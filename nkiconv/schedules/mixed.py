@@ -18,7 +18,6 @@ from .recipes import (
     FIRST_WIDTHS,
     Recipe,
     first_recipes,
-    last_recipes,
     last_step,
     phases_of,
     ranked_recipes,
@@ -61,13 +60,12 @@ class MixedSettings(Settings):
     """All settings. A recipe is (tensor, vector_a, head, vector_b): the taps of a piece that each takes."""
 
     algorithm = "mixed"
-    tried = ("recipes", "start", "end", "warmup", "shard", "columns")
+    tried = ("recipes", "start", "warmup", "shard", "columns")
 
     shard: str = choice("axis that the two parts of the work share", SHARDS, near=BY_SHAPE)
     recipes: tuple[Any, ...] = unchecked("recipes that a part's pieces rotate through, one or more", near=BY_SHAPE)
     columns: int = count("columns of a tile; fewer if such a tile does not fit", 1, LOAD_BYTES_MAX, near=(half, double))
     start: tuple[Any, ...] = unchecked("recipes of the first pieces of a part", near=BY_SHAPE)
-    end: tuple[Any, ...] = unchecked("recipes of the last pieces of a part", near=BY_SHAPE)
     warmup: int = warm_up(BY_SHAPE, most=64, near=(4, 6, 0), columns=512)
 
 
@@ -122,7 +120,6 @@ def complete(geometry: RowGeometry, options: Options, config: Config, target: Ta
         recipes=recipes,
         columns=columns,
         start=first_recipes(geometry) if on_array else (),
-        end=last_recipes(geometry) if on_array else (),
         warmup=WARM_UP if on_array else 0,
     )
     while "columns" not in given and found.columns > BANK_COLUMNS:
@@ -145,7 +142,7 @@ def config_unsupported(geometry: RowGeometry, options: Options, config: Config, 
     if reason := MixedSettings.unsupported_reason(config, "mixed" if on_tensor else "vector"):
         return reason
     given = dict(config or ())
-    for name in ("recipes", "start", "end"):
+    for name in ("recipes", "start"):
         if reason := recipes_unsupported(name, given[name], geometry.S, on_tensor) if name in given else "":
             return reason
     return ""
@@ -171,7 +168,7 @@ def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> MixedSchedule:
     """The schedule of all settings, with as many tiles loaded ahead as SBUF holds."""
-    recipes = settings.start + settings.recipes + settings.end
+    recipes = settings.start + settings.recipes
     # a tile's stretches are of one image if any piece has taps on Tensor
     rows = plan_rows(geometry, settings.shard, settings.columns, are_on_array((recipes,)))
     # a piece's sums stay in PSUM from Tensor's taps to the step that reads them
@@ -269,11 +266,8 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
     # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
     in_turn, pieces = all(map(reads_out, settings.recipes)), []
     for place, (i, (q0, qn), stored) in enumerate(spans):
-        recipe = settings.recipes[max(0, place - len(settings.start)) % len(settings.recipes)]
-        if place < len(settings.start):
-            recipe = settings.start[place]
-        elif place >= len(spans) - len(settings.end):
-            recipe = settings.end[place - len(spans) + len(settings.end)]
+        after = place - len(settings.start)
+        recipe = settings.start[place] if after < 0 else settings.recipes[after % len(settings.recipes)]
         pieces.append(
             MixedPiece(
                 tile=i,

@@ -181,13 +181,8 @@ def first_recipes(geometry: RowGeometry) -> Recipes:
     return (free_recipe(geometry.S),) if 2 <= geometry.S <= FIRST_TAPS_MAX else ()
 
 
-def last_recipes(geometry: RowGeometry) -> Recipes:
-    """Recipes of the last pieces if Tensor has taps: few steps, one after the other, follow its sums."""
-    return ((geometry.S - 1, 0, 1, 0),) if geometry.S >= 2 else ()
-
-
-def edge_recipes(S: int) -> Recipes:
-    """Recipes of `mixed` for pieces at an end of the work, where the engines are not equally late or early."""
+def start_recipes(S: int) -> Recipes:
+    """Recipes of `mixed` for first pieces, before which the engines are not equally late."""
     rests = (1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 1), (0, 0, 0)
     found = [(S - sum(rest), *rest) for rest in rests if sum(rest) < S]
     return (free_recipe(S), *found) if S >= 2 else tuple(found)

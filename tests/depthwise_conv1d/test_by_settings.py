@@ -150,7 +150,7 @@ def mixes(S):
     return {
         "tensor only": (("recipes", (tensor,)), ("columns", 100)),
         "one tap each": (("recipes", (one_each,)), ("shard", "columns"), ("columns", 33), ("warmup", 0)),
-        "all kinds": (("recipes", kinds), ("start", kinds[2:]), ("end", kinds[1:2]), ("columns", 17)),
+        "all kinds": (("recipes", kinds), ("start", kinds[2:]), ("columns", 17)),
         "two chains": (("recipes", (chains,)), ("shard", "channels"), ("columns", 64)),
     }
 
@@ -174,7 +174,7 @@ def _rows():
     for why in HARD:
         one = row_of(EDGE, why)
         yield from (("mixed", replace(one, why=f"{why}, {kind}"), own) for kind, own in mixes(one.S).items())
-    yield from (("mixed", PIECES, (("recipes", (one,)), ("end", ()))) for one in RECIPES)
+    yield from (("mixed", PIECES, (("recipes", (one,)),)) for one in RECIPES)
     for one in FLIPPED:  # those that take neither long nor an algorithm for what it refuses
         if one.lhs == 1:
             yield from (("banded", one, config) for config in ([None, ROWWISE] if one.dilation == 1 else [None]))
@@ -314,7 +314,7 @@ def test_pieces_beyond_a_bank_are_stored_by_the_tile(W, least, stored, monkeypat
     """Where the second piece is done before the first, too; the last tile's pieces are stored alone."""
     monkeypatch.setattr("nkiconv.schedules.mixed.PIECE_MIN", least)
     problem = Row("three pieces", 1, 512, W, 4, 1, (3, 0)).problem("bf16")
-    config = ("shard", "channels"), ("recipes", ((2, 1, 1, 0), (4, 0, 0, 0))), ("start", ()), ("end", ())
+    config = ("shard", "channels"), ("recipes", ((2, 1, 1, 0), (4, 0, 0, 0))), ("start", ())
     check(problem, PLAIN, 6, whole=True, algorithm="mixed", config=config)
     written = [one.writes[0] for one in trace(problem, "mixed", config=config).instructions if one.writes]
     columns = [region.num_elems // 128 for region in written if not region.info.on_chip]
@@ -409,7 +409,7 @@ def recipes(draw, S, on_tensor, least):
 def settings_of(algorithm, S):
     """A strategy for the value of each setting, by name."""
     at_least = [recipes(S, algorithm == "mixed", least) for least in (0, 1)]
-    of_rows = {"recipes": at_least[1], "start": at_least[0], "end": at_least[0], "shard": shards}
+    of_rows = {"recipes": at_least[1], "start": at_least[0], "shard": shards}
     of_rows |= {"columns": st.integers(1, 700), "warmup": st.integers(0, 8)}
     return {
         "mixed": of_rows, "vector": of_rows,

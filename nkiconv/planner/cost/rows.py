@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from ...schedules import depthwise_algorithms
 from ...schedules.banded import BandedSettings
-from ...schedules.banded_candidates import candidates, near_of, starts
+from ...schedules.banded_candidates import candidates, near_of
 from ...schedules.depthwise import shards_of
 from ...schedules.dot import DotSettings, warm_up_of
 from ...schedules.mixed import MixedSettings, build, cut_pieces
 from ...schedules.mixed_bound import LOOKED_AT, MANY_TAPS
 from ...schedules.recipes import candidates as recipe_candidates
-from ...schedules.recipes import edge_recipes, ranked_recipes
+from ...schedules.recipes import ranked_recipes, start_recipes
 from ...schedules.rows import part_total, tile_list
 from ...schedules.settings import SHARDS, Settings, descended
 from ...schedules.tiles import PARTS
@@ -30,9 +30,9 @@ Own = TypeVar("Own", bound=Settings)
 
 #: Most settings that are timed.
 TIMED = 3
-#: Sizes and shards of `banded` of the least bound that a search, and a wide one, starts from.
+#: Settings of `banded` of the least bound that a search, and a wide one, starts from.
 STARTS = 8, 32
-#: For `mixed` and `vector`: most pieces of a core's work with which recipes of the first and last ones are tried; lists
+#: For `mixed` and `vector`: most pieces of a core's work with which recipes of the first ones are tried; lists
 #: of recipes that are tried, and that a search, and a wide one, starts from.
 SHORT, RECIPES, RECIPE_STARTS = 12, 8, (2, 6)
 
@@ -81,7 +81,7 @@ class Banded(RowsAlgorithm):
         return timed(found, lambda one: self._same(shape, one))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        found = starts(shape.geometry, shape.options, None, shape.target)[: STARTS[wide]]
+        found = candidates(shape.geometry, shape.options, None, shape.target)[: STARTS[wide]]
         return list(dict.fromkeys([self.complete(shape, None), *(one.pairs for one, _ in found)]))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -134,13 +134,12 @@ class Mixed(RowsAlgorithm):
         """Configs that differ from these settings in one setting."""
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
         is_short, few = part_total(geometry) <= SHORT * plan.piece, geometry.S <= MANY_TAPS
-        edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
+        edges = start_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
         choices: dict[str, Sequence[Any]] = {
             "shard": self._shards(shape),
             "recipes": [*self._ranked(shape, plan.piece), *on_tensor] if few else (),
             "start": [(), *[(one,) for one in edges], *[(*settings.start, one) for one in edges if settings.start]],
-            "end": [(), *[(one,) for one in edges]],
             "warmup": (4, 6, 0) if self.on_tensor else (),
         }
         return list(MixedSettings.near(settings.pairs, dict(plan.settings.pairs), **choices))
@@ -174,7 +173,7 @@ class Mixed(RowsAlgorithm):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         settings, few = self.settings_of(shape, config), shape.geometry.S <= MANY_TAPS
         edges = [(one,) for one in recipe_candidates(shape.geometry.S, self.on_tensor)] if few else []
-        more = MixedSettings.near(settings.pairs, None, recipes=edges, start=edges, end=edges)
+        more = MixedSettings.near(settings.pairs, None, recipes=edges, start=edges)
         return list(dict.fromkeys([*self._near(shape, settings), *more]))
 
 
