@@ -133,7 +133,7 @@ def test_the_plan_has_the_least_mean_of_those_close_by_two_phases():
 
 
 def test_a_plan_that_keeps_its_rate_in_two_phases_alone_gives_way():
-    found = planned(cases.get("nkl_n1_c256_w512_s256").problem, robust="off")
+    found = planned(cases.get("nkl_st16_p0_c256_w4096_s256_bf16").problem, robust="off")
     ahead = [one for one in found.alternatives if one.us < found.alternatives[0].us and not one.at_least]
     assert len({one.us for one in ahead}) > 1
     assert found.worst_us < 1.1 * found.modelled_us
