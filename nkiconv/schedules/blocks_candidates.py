@@ -46,7 +46,7 @@ from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
 from .settings import Config, declarations, once_a_config, values_of
-from .tables import Table, ceil, dma_ns, joined, table
+from .tables import Table, ceil, dma_ns, joined, some, table
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
 #: Rows and columns of a block that are tried, besides half of them and all.
@@ -137,7 +137,10 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
                 beside=(beside,),
                 side=(side,),
             )
-            found.append(of_channels)
+            # several row tiles take as many loads each: they pay for whole planes, or if a tile has all units
+            units = geometry.planes.out * ceil(P, of_channels["rows"]) * ceil(Q, of_channels["columns"])
+            pays = (side == 1) | (units == geometry.planes.out) | (units <= P_MAX // side)
+            found.append(some(of_channels, pays | ("side" in given)))
     t = joined(found)
     return {**t, "buffers": np.full_like(t["rows"], given["buffers"])} if "buffers" in given else t
 
@@ -330,7 +333,8 @@ class BlocksBound:
         target, width = self.target, np.minimum(BANK_COLUMNS, taps_beside(self.geometry, t["beside"]) * t["channels"])
         count = np.minimum(t["accumulators"], self.banks)
         size = np.minimum(4 * self.geometry.K * self.C * num_taps(self.geometry), count * BANK_BYTES * P_MAX)
-        exchanged_ns = target.exchange_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
+        exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
+        exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
         if self.pixels >= TRANSPOSED:  # which wait for Vector, in each round
             exchanged_ns = exchanged_ns * t["passes"] * ceil(t["accumulators"], self.banks)
         exchanged_ns = np.where(t["split"] > 0, exchanged_ns, 0)
