@@ -117,7 +117,7 @@ def together_unsupported(geometry: Geometry, options: Options, settings: PixelSe
         return f"strict_nonfinite=True, {given}: x outside a window is multiplied by zero; use 1"
     if fold * shifts > 1 and options.prologue.asked and geometry.C % QUADRANT > 0:
         return f"{given}, C={geometry.C}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 1"
-    if not can_fold(geometry, fold, shifts, options.prologue):
+    if not can_fold(geometry, fold, shifts):
         return (
             f"{given}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}, S={geometry.columns.taps}: fold must "
             f"divide P, with fold * stride * shifts * C <= {P_MAX}, fold * K <= {BANK_COLUMNS}, shifts <= S, no crop "

@@ -15,13 +15,12 @@ from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, hull, most_of, window_of
 from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .moving_filters import RAW_BYTES, FilterSchedule, comes_raw, raw_bytes, way_of
-from .options import NO_PROLOGUE, Options, Prologue, keeps_sums, norm_bytes, prologue_bytes
+from .options import Options, keeps_sums, norm_bytes, prologue_bytes
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
 from .tiles import (
     BANK_COLUMNS,
     P_MAX,
     PARTS,
-    QUADRANT,
     STEP_MAX,
     Part,
     cut,
@@ -183,9 +182,9 @@ def casts_x(geometry: Geometry) -> bool:
     return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
 
 
-def can_fold(geometry: Geometry, fold: int, shifts: int, prologue: Prologue = NO_PROLOGUE) -> bool:
+def can_fold(geometry: Geometry, fold: int, shifts: int) -> bool:
     """Whether `fold` output rows fit the columns of the Tensor Engine, and the copies of x its rows. (Engines cannot
-    cast across partitions, and address slots only from multiples of 32 on.)"""
+    cast across partitions.)"""
     rows, columns = geometry.rows, geometry.columns
     slots = fold * rows.stride if fold > 1 else 1
     if fold == shifts == 1:
@@ -193,8 +192,7 @@ def can_fold(geometry: Geometry, fold: int, shifts: int, prologue: Prologue = NO
     fits = shifts * slots * geometry.C <= P_MAX and (fold == 1 or fold * geometry.K <= BANK_COLUMNS)
     fits = fits and (shifts == 1 or (shifts <= columns.taps and columns.lhs_dilation == 1))
     whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
-    addressed = geometry.C % QUADRANT == 0 or not prologue.asked
-    return fits and whole and addressed and not casts_x(geometry)
+    return fits and whole and not casts_x(geometry)
 
 
 def window_shape(source: Source, out_tile: Outputs) -> tuple[int, int, int]:

@@ -3,9 +3,8 @@
 A place is a tap, or a tap of one of the products of a K tile whose pieces of channels see different taps. Four ways
 load filters from HBM. "copy": output channels are neighbours (RSCK, or packed) and are loaded as runs. "dma": input
 channels are neighbours (KRSC, or one tap) without a cast, and DMA transposes them. "array": blocks of taps in memory
-order, each place's [k, c] transposed by the Tensor Engine, several to a bank of PSUM, in the order of the sums; the
-loop transposes a block between any two matmuls. "backwards", of transposed convolutions: [c, k, taps] in memory order,
-copied tap by tap.
+order, each place's [k, c] transposed by the Tensor Engine in the order of the sums; the loop transposes a block between
+any two matmuls. "backwards", of transposed convolutions: [c, k, taps] in memory order, copied tap by tap.
 """
 
 import itertools
