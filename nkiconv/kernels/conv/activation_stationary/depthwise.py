@@ -162,7 +162,7 @@ class BlockCore(Core):
             y, residual = y_sbuf[own], None if residual is None else residual[own]
             evacuate(y, acc, bias, residual, self.options.epilogue, self.ledger)
 
-        return products, 1, leave
+        return products, leave
 
     def load_pixels(self, index):
         """Start the loads of item number `index`'s blocks: a DMA for a row of all blocks of a window. A buffer keeps

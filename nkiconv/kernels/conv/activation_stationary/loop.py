@@ -2,16 +2,12 @@
 
 from typing import Any
 
-from ....schedules.tiles import div_ceil
 from ..._engines import new_ledger
 from ..._epilogue import evacuate, load_bias_rows
 from ..._pixel_norms import evacuate_normalized, load_norm
 from ..._warm import warm_zeros
 from ..call import of_array
 from ..sums import multiply
-
-#: The fewest matmuls between the transposes of a K tile's filters and their use: they hide the evacuations.
-LEAD_MATMULS = 12
 
 
 class Core:
@@ -34,20 +30,19 @@ class Core:
         raise NotImplementedError
 
     def run(self, tiles):
-        """Compute output tiles, or some banks of one, in order: each is (products, the most products of a K tile,
-        leave).
+        """Compute output tiles, or some banks of one, in order: each is (products, leave).
 
         products(K tile): yields (sums, stationary, moving, whether the matmul accumulates); leave(): evacuates the
-        sums. Filters that are moving operands are put in place between earlier matmuls.
+        sums. Filters that are moving operands are put in place between matmuls of the K tile before.
         """
-        for products, count, leave in tiles:
-            filters, lead = self.filters, div_ceil(LEAD_MATMULS, count)
+        for products, leave in tiles:
+            filters = self.filters
             for k_tile in range(1 if filters is None else len(self.plan.k_tiles)):
                 if filters is not None:
                     filters.complete(k_tile)
                 for dst, stationary, moving, adds in products(k_tile):
                     multiply(dst, of_array(stationary, self.operands), of_array(moving, self.operands), adds)
-                    if filters is not None and filters.waiting(k_tile + lead) > 0:
+                    if filters is not None and filters.waiting(k_tile + 1) > 0:
                         filters.place_next()
             leave()
 

@@ -67,7 +67,7 @@ class PatchCore(Core):
             into = y_sbuf[0:parts, channels, rows, column, 0:S]
             evacuate(into, acc_psum, bias, None, options.epilogue, self.ledger, options.strict_nonfinite)
 
-        return products, len(x), leave
+        return products, leave
 
     def store_patches(self, item, y_sbuf):
         """Store the rows of y of an output tile by plane of taps, and rows of NCHW by output channel, as an access

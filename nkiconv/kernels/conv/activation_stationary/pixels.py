@@ -204,7 +204,7 @@ class PixelCore(Core):
             for bank in banks:
                 self.evacuate_bank(item, bank)
 
-        return products, taps * sum(bank.tn for bank in banks), leave
+        return products, leave
 
     def taps_seen(self, out_tile, block, tile):
         """Taps at which the pixels of a block's tile do not see zeros between elements of x."""

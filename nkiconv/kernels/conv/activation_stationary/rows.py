@@ -216,7 +216,7 @@ class RowCore(Core):
                 self.evacuate_pixels(y, acc_psum.expand_dim(2), 0, kept_sbuf=kept[0] if kept else None)
             self.waiting = results
 
-        return products, max(1, len(moves[1])) * len(plan.products[0]), leave
+        return products, leave
 
     def products_of_residual(self, results, banks, sums):
         """Products that add a residual to sums, as `sums_of` yields them: of each block, and of the part of a bank that

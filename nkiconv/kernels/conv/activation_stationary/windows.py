@@ -105,4 +105,4 @@ class WindowCore(PixelCore):
         def leave():
             self.evacuate_bank(item, bank)
 
-        return products, len(self.plan.tiles), leave
+        return products, leave
