@@ -92,13 +92,9 @@ class DiagonalsBound:
         return [(float(ns[at]), DiagonalsSettings(**one)) for at, one in zip(found, settings, strict=True)]
 
     def sums(self, rows: Any, columns: Any) -> Any:
-        """Columns of the products of a group and a block: the whole window, as blocks may see all of it together, or at
-        most x if a block has a whole axis."""
-        found = self.c
-        for axis, extent in ((self.geometry.rows, rows), (self.geometry.columns, columns)):
-            window: Any = window_of(axis, extent)
-            found = found * np.where(extent < axis.out, window, np.minimum(window, axis.size))
-        return found
+        """Columns of the products of a group and a block: the whole window, at most x."""
+        height = np.minimum(window_of(self.geometry.rows, rows), self.geometry.rows.size)
+        return self.c * height * np.minimum(window_of(self.geometry.columns, columns), self.geometry.columns.size)
 
     def product_ns(self, t: Table) -> Any:
         """ns of the Tensor Engine for a block of all units of a row tile."""
@@ -185,19 +181,8 @@ class DiagonalsBound:
         short = streamed_ns < target.window_work * np.maximum(array_ns, others_ns)
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
         step_ns = np.maximum(array_ns, others_ns)
-        ends_ns = first_load_ns(target) + self.cleared_ns(t, rows, columns) + last_store_ns(target)
+        ends_ns = first_load_ns(target) + last_store_ns(target)
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns
-
-    def cleared_ns(self, t: Table, rows: Any, columns: Any) -> Any:
-        """ns of the zeros around windows in the first buffer, which Vector and GpSimd write before its loads."""
-        target, windows, loaded = self.target, 1, 1
-        for axis, extent in ((self.geometry.rows, rows), (self.geometry.columns, columns)):
-            outside = max(0, axis.before) + max(0, window_of(axis, axis.out) - axis.before - axis.size)
-            window: Any = window_of(axis, extent)
-            window = np.where(extent < axis.out, window, np.minimum(window, axis.size))
-            windows, loaded = windows * window, loaded * np.maximum(0, window - np.where(extent < axis.out, outside, 0))
-        each_ns = 1 / (1 / target.vector_memset_ns + 1 / target.gpsimd_ns)
-        return self.T * (windows - loaded) * t["groups"] * t["beside"] * self.c * each_ns
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """ns of a step's DMAs, on average."""
