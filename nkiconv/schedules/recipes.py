@@ -35,9 +35,6 @@ FIRST_TAPS_MAX = 13
 FREE_TAPS_MAX = 16
 #: Most pieces after which recipes repeat.
 CYCLE_MAX = 3
-#: Weight of the difference of two recipes in Tensor's time besides their bound: the less alike, the more one engine
-#: waits for another.
-UNLIKE_WEIGHT = 0.1
 #: Columns of the first pieces of a part if pieces are of a bank, few so that sums begin early.
 FIRST_WIDTHS = 256, 384, 512
 
@@ -143,10 +140,9 @@ def ranked_recipes(
             if first == second:
                 found.append((cost(one), first, first, 0, 1))
                 continue
-            unlike, both = UNLIKE_WEIGHT * abs(one.tensor - other.tensor), list(zip(one, other, strict=True))
             for times, of in proportions:
-                mixed = [(a * (of - times) + b * times) / of for a, b in both]
-                found.append((cost(mixed) + unlike, first, second, times, of))
+                mixed = [(a * (of - times) + b * times) / of for a, b in zip(one, other, strict=True)]
+                found.append((cost(mixed), first, second, times, of))
     found.sort(key=lambda each: each[0])
     return (spread(*each[1:]) for each in found)
 
