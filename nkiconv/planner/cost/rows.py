@@ -188,11 +188,6 @@ class Dot(RowsAlgorithm):
 class Update(RowsAlgorithm):
     """Images on partitions, for many short rows; or Vector alone, for few."""
 
-    def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
-        # the bound knows no waits between the engines that evacuate
-        alone = with_settings(guess.config, vector_reads=0)
-        return [guess] if dict(guess.config or ())["engine"] == "vector" else [guess, Guess(alone, guess.ns)]
-
     def near(self, shape: Shape, config: Config) -> list[Config]:
         settings = self.settings_of(shape, config)
         return [] if settings.engine == "vector" else list(UpdateSettings.near(settings.pairs))
