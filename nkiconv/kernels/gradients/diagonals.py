@@ -85,7 +85,7 @@ def run_steps(work, constants, steps):
             (sums, biases), units = start_sums(work, step), units_of(step.tile)
         run_products(work, constants, step, there, sums)
         if work.bias != None:
-            add_biases(work, step, there.y, spans_of(work, step), biases)
+            add_biases(work, step, there.y, biases)
         if waiting != None:
             store_pass(work, constants, *waiting)
         waiting = (step, sums, biases, units) if step.last else None
@@ -308,12 +308,11 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
     taken_sbuf = sums_sbuf[0:rows, first : first + (some[1] - 1) * T + 1 : T, 0 : plan.each]
     lead = (some[1], k) if plan.transposed else (k, some[1])
     found_psum = nl.ndarray((*lead, plan.each), dtype=nl.float32, buffer=nl.psum)
-    for tap in range(plan.each if plan.transposed else 1):
-        if plan.transposed:
-            taken, into = taken_sbuf[0:rows, 0 : some[1], tap], found_psum[0 : lead[0], 0 : lead[1], tap]
-            multiply(into, taken, ones_sbuf, False, is_moving_onezero=True)
-        else:
-            multiply(found_psum, ones_sbuf, taken_sbuf, False, is_stationary_onezero=True)
+    if plan.transposed:
+        for tap in range(plan.each):
+            multiply(found_psum[:, :, tap], taken_sbuf[:, :, tap], ones_sbuf, False, is_moving_onezero=True)
+    else:
+        multiply(found_psum, ones_sbuf, taken_sbuf, False, is_stationary_onezero=True)
     into, taps = work.operands.y, (work.geometry.rows.taps, work.geometry.columns.taps)
     found_sbuf = nl.ndarray((*lead, plan.own, *taps), dtype=into.dtype, buffer=nl.sbuf)
     flat_sbuf = found_sbuf.reshape(found_psum.shape)
@@ -388,12 +387,11 @@ def make_constants(plan, zeros_sbuf, reads):
     return Constants(zeros_sbuf=zeros_sbuf, reads=reads, indices_sbuf=indices_sbuf, ones_sbuf=ones_sbuf)
 
 
-def add_biases(work, step, y_sbuf, spans, biases_sbuf):
-    """Sum gy over the positions of a step's units, and write the sums or add them to earlier steps'. spans: (first
-    partition, end, groups) of units."""
+def add_biases(work, step, y_sbuf, biases_sbuf):
+    """Sum gy over the positions of a step's units, and write the sums or add them to earlier steps'."""
     settings = work.plan.settings
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
-    for first, end, groups in spans:
+    for first, end, groups in spans_of(work, step):
         count = groups * work.plan.k
         data = y_sbuf[first:end, 0:rows, 0:columns, 0:count].permute((0, 3, 1, 2))
         into = biases_sbuf[first:end, 0:count]
