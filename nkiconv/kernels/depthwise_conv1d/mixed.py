@@ -11,9 +11,9 @@ tiles of rows. `vector` is the same loop without taps on Tensor.
 Engine plan: Sync issues loads, up to PREFETCH tiles ahead; Vector fills columns outside rows; GpSimd makes diagonals
 one tile ahead, adds chains, issues stores; pieces of a tile's columns go through Tensor, Vector, Scalar and GpSimd in
 phases. The phases of a piece are issued one step of the pipeline apart, newest piece first, so that neighbours in an
-engine's queue do not wait for each other. The first tile of a part is loaded, and the first and last are summed, in
-narrow pieces, so that sums start and end early. Bound by HBM while the recipe's engines are faster, up to about 4 taps
-in bf16 and in fp32; beyond by Tensor, Vector, Scalar and GpSimd together.
+engine's queue do not wait for each other. The first tile of a part is loaded and summed in narrow pieces at first, so
+that sums start early. Bound by HBM while the recipe's engines are faster, up to about 4 taps in bf16 and in fp32;
+beyond by Tensor, Vector, Scalar and GpSimd together.
 
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns that read it.
 `vector` never mixes channels; it is bound by HBM in fp32 with up to 4 taps, else by Vector, about 1.04 ns a tap and

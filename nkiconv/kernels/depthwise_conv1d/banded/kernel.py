@@ -15,7 +15,7 @@ Three stages, one tile apart; their pieces alternate on the Tensor Engine so tha
 
 - in: rows are loaded as [(chunk, group, image), a, columns], in runs of a KiB if rows are that long; the Tensor Engine
   transposes each block column, several to a PSUM bank, and they are copied to X;
-- bands (`bands`): a DMA for some channels of a buffer's groups, some buffers ahead; matmuls; evacuation of sums to Y,
+- bands (`bands`): a DMA for each channel of a buffer's groups, some buffers ahead; matmuls; evacuation of sums to Y,
   with bias and activation;
 - out: matmuls of Y's columns with the matrix that undoes the blocks' mirroring, which also transposes them back to
   rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, of the load's shape.
