@@ -29,7 +29,6 @@ class Target:
     matmul_columns_min: int  # columns between matmuls at least
     row_tile_columns: int  # columns from a matmul on one tile of the array's rows to the next on another
     matmul_done_ns: float  # from the end of a stream to its sums, at full rate
-    matmul_done_half_ns: float  # at half rate
     window_ns: float  # the throttle's windows
     window_work: float  # work in one of them, of all it could do, from which the next is at full rate
     half_rate: float  # the rate else
@@ -44,7 +43,6 @@ class Target:
     vector_fixed_ns: float
     vector_fixed_psum_ns: float
     vector_fixed_sum_ns: float  # scalar_tensor_tensor with a [P, 1] operand
-    vector_fixed_memset_ns: float
     vector_done_ns: float
     vector_operand_done_ns: float  # a [P, 1] operand's share
     # Scalar
@@ -54,7 +52,6 @@ class Target:
     scalar_fixed_operand_ns: float  # an instruction with a [P, 1] operand
     scalar_done_ns: float
     scalar_act_done_ns: float
-    scalar_operand_done_ns: float
     # GpSimd
     gpsimd_ns: float
     gpsimd_fixed_ns: float
@@ -132,7 +129,6 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         matmul_columns_min=int(rates("pe.min_interval_rows")),
         row_tile_columns=int(rates("pe.row_tile_interval_rows")),
         matmul_done_ns=rates("pe.completion_full_ns"),
-        matmul_done_half_ns=rates("pe.completion_half_ns"),
         window_ns=rates("throttle.window_ns"),
         window_work=rates("throttle.threshold"),
         half_rate=rates("throttle.half_rate"),
@@ -146,7 +142,6 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         vector_fixed_ns=rates("vector.issue_fixed_sbuf_ns"),
         vector_fixed_psum_ns=rates("vector.issue_fixed_psum_ns"),
         vector_fixed_sum_ns=rates("vector.issue_fixed_scalar_tensor_tensor_ns"),
-        vector_fixed_memset_ns=rates("vector.memset_issue_fixed_ns"),
         vector_done_ns=rates("vector.lat_fixed_psum_ns"),
         vector_operand_done_ns=rates("vector.lat_fixed_ptrscalar_extra_ns"),
         scalar_ns=rates("scalar.ns_per_elem"),
@@ -155,7 +150,6 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         scalar_fixed_operand_ns=rates("scalar.act_bias_issue_sbuf_ns"),
         scalar_done_ns=rates("scalar.copy_lat_psum_ns"),
         scalar_act_done_ns=rates("scalar.act_lat_sbuf_ns"),
-        scalar_operand_done_ns=rates("scalar.per_broadcast_operand_ns"),
         gpsimd_ns=rates("gpsimd.elementwise_ns_per_elem"),
         gpsimd_fixed_ns=rates("gpsimd.issue_fixed_ns"),
         gpsimd_select_ns=rates("gpsimd.affine_select_ns_per_elem"),
