@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .depthwise_blocks import DepthwiseSettings, least_columns, pixels_of, window_width, windows_of
 from .geometry import Geometry, images_unsupported, is_evenly_apart, is_transposed, num_phases, writes_rows
-from .options import PROLOGUE_ARGUMENTS, Options, adds_last, no_prologue, one_group_unsupported, taken_unsupported
+from .options import PROLOGUE_ARGUMENTS, Options, adds_last, no_prologue, taken_unsupported
 from .patches import PatchSettings, patches_unsupported, takes_patches
 from .pixel_tiles import PixelSettings, can_fold, is_padded
 from .planes import taps_are_inside
@@ -30,13 +30,24 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
         return patches_unsupported(geometry, options)
     if kind is WindowSettings:
         return no_prologue(options, "windows that do not overlap take none; use stacked")
-    reason = one_group_unsupported(geometry, NAME)
+    reason = one_group_unsupported(geometry)
     if reason == "" and kind is RowSettings:
         return rows_unsupported(geometry, options) or no_prologue(options, f"{NAME} takes none where y is NCDHW")
     if reason == "":
         whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
         reason = taken_unsupported(geometry, options, NAME, True, "filters around x and between", whole)
     return reason
+
+
+def one_group_unsupported(geometry: Geometry) -> str:
+    """Why a problem is not one of a single group, no lhs_dilation of planes and 16 or 32 bits; "" if it is."""
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: {NAME} takes 1; use implicit_gemm or weight_stationary"
+    if geometry.planes.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: {NAME} takes 1; use implicit_gemm"
+    if geometry.hbm_itemsize == 1:
+        return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
+    return ""
 
 
 def channels_unsupported(geometry: Geometry, options: Options) -> str:

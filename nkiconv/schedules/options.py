@@ -169,17 +169,6 @@ def packed_statistics_bytes(options: Options, rows: int, images: int, m_tiles: i
     return triples + 12 * (rows + 2) * (MOVING_MAX + m_tiles) + ROUNDED_BANKS * BANK_BYTES
 
 
-def one_group_unsupported(geometry: Geometry, algorithm: str) -> str:
-    """Why an algorithm without groups, lhs_dilation of planes and float8 does not run a problem; "" if it does."""
-    if geometry.groups > 1:
-        return f"feature_group_count={geometry.groups}: {algorithm} takes 1; use implicit_gemm or weight_stationary"
-    if geometry.planes.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: {algorithm} takes 1; use implicit_gemm"
-    if geometry.hbm_itemsize == 1:
-        return f"img_ref.dtype=float8: {algorithm} takes 16 and 32 bits; use implicit_gemm"
-    return ""
-
-
 def taken_unsupported(
     geometry: Geometry, options: Options, algorithm: str, dilated: bool, what: str, apart: bool = False
 ) -> str:

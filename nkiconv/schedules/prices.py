@@ -39,7 +39,7 @@ class Busy:
         for name, value in vars(other).items():
             mine[name] += times * value
 
-    def others(self, moved: float = 0.0) -> tuple[float, ...]:
+    def others(self, moved: float) -> tuple[float, ...]:
         """ns of DMA, less `moved`, and of the other engines but the Tensor Engine."""
         read = max(self.read, (self.read + self.scalar + self.vector) / READERS)
         return max(0.0, self.dma - moved), read, self.scalar, self.vector, self.gpsimd, self.issued

@@ -203,7 +203,7 @@ def load_bias(run):
     return bias_sbuf
 
 
-def bias_in_parts(run, left_sbuf):
+def bias_in_parts(left_sbuf):
     """A bias as three rows of bf16 that add up to it, [3, channels] in SBUF, for matmuls with ones; None without a
     bias. After the zeros of the first filters and bands, which also wait for GpSimd."""
     if left_sbuf is None:

@@ -180,7 +180,7 @@ def start_work(run):
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
     if config.x_stationary:
-        run.bias = bias_in_parts(run, bias_sbuf)
+        run.bias = bias_in_parts(bias_sbuf)
         run.ones = nl.ndarray((BIAS_PARTS, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.memset(dst=run.ones, value=1.0, engine=nisa.engine.gpsimd)
     for index in range(1, len(run.rings) + 1):  # before Vector waits for the first products with a gate
