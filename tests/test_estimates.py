@@ -179,7 +179,7 @@ def test_core_1_takes_no_more_than_both_cores(operation):
 
 @pytest.mark.parametrize("extents", [{"C": 64, "W": 28, "K": 128}, {"C": 8, "W": 24, "K": 8, "groups": 4}])
 def test_both_cores_have_equally_many_rows_of_an_image(extents):
-    """24 rows of which 21 fill a bank, and 28 of 18: core 1, which an estimate times, had the rest alone."""
+    """A bank holds 18 of 28 rows, 21 of 24: core 1, which an estimate times, had the rest alone."""
     problem = ConvProblem(N=1, H=extents["W"], R=3, S=3, padding=((1, 1), (1, 1)), **extents)
     request = Request(problem=problem)
     operation = operation_for(request)

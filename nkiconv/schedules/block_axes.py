@@ -145,7 +145,7 @@ def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
     # with stride 1 the last taps of all phases read the same element
     origin = 0 if aligned else (axis.before + 1) % steps
     origin = origin - steps if origin > 0 else 0
-    taps = []  # of each output those that read no gap, and their elements of x, perhaps outside
+    taps = []  # (tap, its element of x, perhaps outside) of each output's taps that read no gap
     for f in range(origin, origin + step):
         places = ((tap, f * axis.stride + tap * axis.dilation - axis.before) for tap in range(axis.taps))
         taps.append(tuple((tap, at // axis.lhs_dilation) for tap, at in places if at % axis.lhs_dilation == 0))

@@ -161,8 +161,8 @@ class Transposes:
 
 
 def member_of(geometry: Geometry, rows: Any, columns: Any) -> tuple[Any, Any, Any, Any]:
-    """(planes, rows, columns of blocks) of a member, planes or a part of one, and the members of a plane. rows,
-    columns: of a block, numbers or columns of a table."""
+    """(planes, blocks along rows, blocks along columns) of a member, which has whole planes or a part of one, and the
+    members of a plane. rows, columns: of a block, numbers or columns of a table."""
     down, across = ceil(geometry.rows.out, rows), ceil(geometry.columns.out, columns)
     wide = ceil(across, ceil(across, P_MAX))
     high = ceil(down, ceil(down, P_MAX // wide))

@@ -53,7 +53,7 @@ class DepthwiseSettings(Settings):
     keeps = "blocks, matrices and results"
     instead = "fewer images and channels of a block"
 
-    rows: int = count("depthwise: rows of a block, of whole strides and lhs_dilations", 1, BANK_COLUMNS, near=BY_SHAPE)
+    rows: int = count("depthwise: rows of a block, multiple of stride and lhs_dilation", 1, BANK_COLUMNS, near=BY_SHAPE)
     columns: int = count("columns of y of a window, of whole lhs_dilation / gcd(stride, lhs_dilation)", 1, BANK_COLUMNS)
     beside: int = count("blocks of a row in a matmul; 1 for NCHW", 1, P_MAX)
     below: int = count("blocks of a column in a matmul", 1, P_MAX)

@@ -27,8 +27,7 @@ from .prices import first_load_ns
 from .settings import Config, values_of
 from .tiles import PARTS
 
-#: Warm-up matmuls on zeros of bare kernels, and those of fp8 in pairs: 98 golden rows take 1.0005 times as long as with
-#: counts from the ns until the first filters are there. Estimates count them by the clock.
+#: Warm-up matmuls on zeros of kernels without a plan, and those of fp8 in pairs. Estimates count them by the clock.
 WARM_UP, WARM_UP_PAIRS = 24, 16
 #: Most banks of sums of M tiles whose sums are made together: the next ones' sums begin in other banks, and filters are
 #: transposed in one.

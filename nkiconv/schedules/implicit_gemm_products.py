@@ -237,7 +237,7 @@ def cut_rows(P: int, most: int, unit: int, step: int, in_halves: bool, alike: bo
     """(first, count) of output tiles of at most `most` rows, in whole units, as even as possible, or `alike` with a
     smaller last one; in_halves: the two cores' halves first, with equally many units. step: rows that are never cut."""
     units = div_ceil(P, unit)
-    if in_halves and P > step:  # even units too: the last one is core 1's
+    if in_halves and P > step:  # also if units are even: the last one, core 1's, may be shorter
         unit = div_ceil(div_ceil(P, units + units % 2), step) * step
         units = div_ceil(P, unit)
     halves, parts = 2 if in_halves and units > 1 else 1, []

@@ -91,8 +91,8 @@ class MixedSchedule:
     """All settings of a problem as they fit, and the sizes that follow from them.
 
     states: bytes a partition of states that are loaded together and then copied to their columns; 0: each is loaded
-    there. piece: columns of a piece, at most. taps, phases: the most of any recipe, on Tensor, of a piece. prefetch:
-    tiles loaded ahead of the sums, as many as fit.
+    there. piece: columns of a piece, at most. taps: the most of a recipe on Tensor; phases: the most of a piece.
+    prefetch: tiles loaded ahead of the sums, as many as fit.
     """
 
     settings: MixedSettings

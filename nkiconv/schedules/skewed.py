@@ -285,7 +285,7 @@ def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
 
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
-    """A core's ns, about: groups one after the other, each as long as its matmuls, of products and of their fp32 sums,
+    """A core's ns: groups one after the other, each as long as its matmuls, of products and of their fp32 sums,
     or as its loads, runs of units of x and gy; a round trip of DMA."""
     item, gy = geometry.itemsize, plan.beside // plan.channels
     passes, column_ns = 1.0, target.tensor_column_ns

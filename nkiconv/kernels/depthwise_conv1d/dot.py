@@ -57,7 +57,7 @@ def dot(tensors, geometry, options, plan):
 
 @dataclass
 class DotRun:
-    """What all units share."""
+    """The arguments of all units' functions."""
 
     tensors: RowTensors
     geometry: RowGeometry

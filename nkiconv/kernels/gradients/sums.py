@@ -73,8 +73,8 @@ def with_other_half(work, sums_sbuf):
 
 
 def other_sums(work, sums_sbuf):
-    """The other half's tile of the same sums; None for the first half's on one core, which are kept in HBM for the
-    second half."""
+    """The other half's tile of the same sums. On one core the first half's are kept in HBM for the second half, and
+    there is none: None."""
     if nl.num_programs() < PARTS and work.half == 0:
         work.kept.append(nl.ndarray(sums_sbuf.shape, dtype=nl.float32, buffer=nl.private_hbm))
         copy(work.kept[-1], sums_sbuf)

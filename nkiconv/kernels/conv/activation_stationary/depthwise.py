@@ -101,8 +101,9 @@ class BlockCore(Core):
         self.lines_until(len(self.taps))
 
     def load_ahead(self, index):
-        """Start the loads of the last item that the buffers hold during item number `index`, at first of all; for NCHW
-        return background work that transposes its blocks and puts zeros around the next one's planes."""
+        """Start the loads of the last item that the buffers hold during item number `index`; during the first item, of
+        all that they hold. For NCHW return background work that transposes its blocks and puts zeros around the next
+        one's planes."""
         last = index + len(self.buffers) - 1
         if not self.plan.by_pixels:
             return self.frame_jobs(last + 1) + self.transpose_jobs(last)
@@ -270,8 +271,8 @@ class BlockCore(Core):
         return (item.chunk - self.items[0].chunk) // self.plan.together
 
     def next_matrices(self, index):
-        """Start the loads of the matrices of item number `index`, or return background work that makes them, unless
-        they were begun."""
+        """Start the loads of the matrices of item number `index`, or return background work that makes them; if that
+        was done before, do nothing."""
         number, tiles, plan, jobs = len(self.matrices), self.matrix_tiles, self.plan, []
         if number > self.round_of(self.items[index]):
             return jobs

@@ -299,7 +299,7 @@ def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
 
 
 def counted(schedule, geometry, place, together):
-    """What one call takes statistics of in a bank, `together` outputs of a block at most: (the first, Columns, first
+    """Statistics of a bank, call by call, of at most `together` outputs of a block: (the first output, Columns, first
     plane of y of all images, (first, count) of planes and rows in the bank, rows of blocks that are all in y, rows of
     the next block in y)."""
     (row_tile, lane, sweep, blocks), pack = place, schedule.pack
