@@ -175,6 +175,8 @@ def _rows():
         one = row_of(EDGE, why)
         yield from (("mixed", replace(one, why=f"{why}, {kind}"), own) for kind, own in mixes(one.S).items())
     yield from (("mixed", PIECES, (("recipes", (one,)),)) for one in RECIPES)
+    several = ("recipes", tuple(RECIPES[1:4])), ("start", (RECIPES[4],))
+    yield "mixed", replace(PIECES, why="recipes of one tile"), several
     for one in FLIPPED:  # those that take neither long nor an algorithm for what it refuses
         if one.lhs == 1:
             yield from (("banded", one, config) for config in ([None, ROWWISE] if one.dilation == 1 else [None]))
