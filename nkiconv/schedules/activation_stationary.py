@@ -29,7 +29,7 @@ def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> 
     if kind is PatchSettings:
         return patches_unsupported(geometry, options)
     if kind is WindowSettings:
-        return no_prologue(options, "windows that do not overlap take none; use stacked")
+        return no_prologue(options, "windows that do not overlap take none")
     reason = one_group_unsupported(geometry)
     if reason == "" and kind is RowSettings:
         return rows_unsupported(geometry, options) or no_prologue(options, f"{NAME} takes none where y is NCDHW")

@@ -84,8 +84,8 @@ def patches_unsupported(geometry: Geometry, options: Options) -> str:
             f"; use weight_stationary"
         )
     if options.residual or options.epilogue.norm is not None:
-        return "residual, y_norm: patches take none; use weight_stationary"
-    return no_prologue(options, "patches take none; use weight_stationary")
+        return "residual, y_norm: patches take none; use implicit_gemm"
+    return no_prologue(options, "patches take none")
 
 
 def parts_of_rows(geometry: Geometry) -> list[int]:

@@ -319,8 +319,9 @@ def test_refusals(changed, message):
     (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="straight"), "filters=straight: a rotated filter is rev"),
     (PATCHES["image"], PIXELS, {"warmup": -1}, "warmup=-1: must be an int from 0"),
     (PATCHES["image"], PIXELS, {"across": 3}, "across=3: must divide W=4; use 4"),
-    (PATCHES["image"], PIXELS, {"residual": np.zeros((2, 3, 12, 16), np.float32)}, "residual, y_norm: patches take n"),
-    (PATCHES["image"], PIXELS, {"x_activation": "silu"}, "x_activation.*: patches take none"),
+    (PATCHES["image"], PIXELS, {"residual": np.zeros((2, 3, 12, 16), np.float32)},
+     "residual, y_norm: patches take none; use implicit_gemm"),
+    (PATCHES["image"], PIXELS, {"x_activation": "silu"}, "x_activation: patches take none; use implicit_gemm"),
 ])  # fmt: skip
 def test_settings_that_are_refused(call, algorithm, settings, message):
     more = {name: settings[name] for name in ("residual", "x_activation") if name in settings}
