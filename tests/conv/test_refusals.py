@@ -121,7 +121,7 @@ UNSUPPORTED = {
          "strict_nonfinite=True, config fold=2 shifts=1: x outside"),
         (NHWC.replace(W=120_100, rhs_dilation=(1, 60_000)), {}, {}, "activation_stationary keeps padded windows"),
         (ConvProblem(N=2, C=3, H=24, W=32, K=140, R=8, S=8, stride=(8, 8), layout="NHWC"), {},
-         {"prologue": Prologue(activation="silu")}, "x_activation: windows that do not overlap take none; use implicit"),
+         {"prologue": Prologue(activation="silu")}, "x_activation: windows that do not overlap take none; use implic"),
         (DEPTHWISE, {}, STRICT, "strict_nonfinite=True: activation_stationary multiplies"),
         (DEPTHWISE.replace(K=12), {}, {}, "C=6, K=12: activation_stationary takes 1, or depthwise problems"),
         (DEPTHWISE.replace(lhs_dilation=(1, 2)), {"columns": 5}, {}, "columns=5: rows must be a multiple"),
