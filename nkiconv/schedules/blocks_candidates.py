@@ -268,7 +268,8 @@ class BlocksBound:
             np.minimum(axis.size, window_of(axis, extent)) for axis, extent in zip((rows, columns), tile, strict=True)
         )
         y_size = np.minimum(rows.out, tile[0]), np.minimum(columns.out, tile[1])
-        down, across = (spacing_of(axis, t[name], axis.taps) for name, axis in (("rows", rows), ("columns", columns)))
+        down = spacing_of(rows, t["rows"], rows.taps)
+        across = spacing_of(columns, t["columns"], columns.taps, t["beside"])
         of_x = t["c"], self.source.planes.taps, t["h"], x_size, ceil(t["h"], down) * ceil(t["w"], across)
         of_gy = t["k"], 1, t["rows"], y_size, t["rows"] * t["columns"]
         t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0}

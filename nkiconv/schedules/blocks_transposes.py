@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -238,12 +238,13 @@ def side_of(
 ) -> Side:
     """The Side of a chunk (members, channels) of a tile of a pass. geometry: of x and gy in memory."""
     own, spans, places = some_of(tile, chunk[0]), [], []
-    by_axis = (geometry.rows, config.rows, one.r, 1), (geometry.columns, config.columns, one.s, 2)
-    for axis, extent, taps, at in by_axis:
+    beside = max(accumulator.beside for accumulator in chain.from_iterable(one.rounds))
+    by_axis = (geometry.rows, config.rows, one.r, 1, 1), (geometry.columns, config.columns, one.s, 2, beside)
+    for axis, extent, taps, at, many in by_axis:
         firsts, count = [region.p if at == 1 else region.q for region in own], own[0].counts[at]
         step, window, size, spacing = extent, extent, axis.out, 1
         if t >= 0:
-            spacing = int(spacing_of(axis, extent, taps[1]))
+            spacing = int(spacing_of(axis, extent, taps[1], many))
             found, size = [_windows_of(axis, (first, extent), taps) for first in firsts], axis.size
             firsts, (_, step, window) = [first for first, *_ in found], found[0]
         frame = 0, (count - 1) * step + window
@@ -259,10 +260,11 @@ def side_of(
     return Side(t, strides, *chunk, corners, own[0].counts[0], apart, *spans)
 
 
-def spacing_of(axis: Axis, extent: Any, taps: int) -> Any:
-    """The distance of elements of a window of `extent` outputs, a number or a column of a table, that some of
-    neighbouring taps see."""
-    return np.where(extent == 1, axis.dilation, axis.stride if taps == 1 else math.gcd(axis.stride, axis.dilation))
+def spacing_of(axis: Axis, extent: Any, taps: int, beside: Any = 1) -> Any:
+    """The distance of elements of a window of `extent` outputs that matmuls read: those that some of neighbouring taps
+    see, and those between the taps of `beside` outputs that share a matmul. Both are numbers or columns of a table."""
+    apart = np.where(np.multiply(taps, beside) == 1, axis.stride, math.gcd(axis.stride, axis.dilation))
+    return np.where(extent == 1, axis.dilation, apart)
 
 
 def plane_seen(geometry: Geometry, t: int, z: int) -> int | None:

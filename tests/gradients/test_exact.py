@@ -156,6 +156,10 @@ def _cut():
         axes = [PLAIN, (11, 3, 1, apart, apart, 1)]
         for outs in (1, 4):
             yield (2, 7, K, 1), axes, {"beside": beside, "rows": 3, "columns": 5, "outputs": outs, "split": outs // 4}
+    # packed columns of one tap, which skips pixels between them
+    for beside, stride, apart in ((2, 2, 1), (4, 3, 1), (2, 3, 2)):
+        axes = [(7, 1, 2, 1, 1, 0), (17, 1, stride, apart, 0, 2)]
+        yield (3, 7, 9, 1), axes, TURNED | {"beside": beside, "rows": 2, "columns": 5}
     # biases of several tiles, of which no more are there together than two
     for outs, inputs, side, pixels in ((1, 8, 1, 0), (1, 8, 4, 0), (2, 4, 1, 0), (2, 3, 1, 0), (1, 5, 1, 2)):
         config = {"outputs": outs, "inputs": inputs, "channels": 3, "side": side, "buffers": 2, "rows": 1, "columns": 5}
@@ -250,6 +254,7 @@ RUNS += [
 
 @pytest.mark.cover(64, keep=[
     "strides, dilations, cropped-False-fp32 as bf16", "gangs: rows of windows in several loads-False-bf16",
+    "cut 12-False-bf16",
 ])  # fmt: skip
 @pytest.mark.parametrize(("why", "is_last", "dtype"), RUNS)
 def test_every_problem(why, is_last, dtype):
