@@ -35,7 +35,7 @@ class BandedSettings(Settings):
 
     algorithm = "banded"
     tried = (
-        *("groups", "images", "buffer_groups", "buffers", "streamed", "warmup", "rewarm", "block"),
+        *("joined", "groups", "images", "buffer_groups", "buffers", "streamed", "warmup", "rewarm", "block"),
         *("shard", "x_stationary"),
     )
 
@@ -50,6 +50,13 @@ class BandedSettings(Settings):
     images: int = count("images of a tile, at most", 1, PARTITIONS, near=(half, double))
     buffer_groups: int = count("groups of a band buffer, at most", 1, PARTITIONS, near=(double, half))
     buffers: int = count("band buffers in rotation", 1, PARTITIONS, near=(more, lambda now: now + 2, less))
+    joined: int = count(
+        "channels whose bands one DMA loads, with the zeros beside them, at most",
+        1,
+        PARTITIONS,
+        default="by shape",
+        near=(double, half),
+    )
     streamed: int = count("columns of a matmul, at least", 1, PARTITIONS, default=96, near=(half, double))
     warmup: int = warm_up("by shape", most=PARTITIONS, near=(0, 12))
     rewarm: int = count("matmuls on zeros before the first bands", 0, PARTITIONS, near=(0, 12))
@@ -82,7 +89,8 @@ class BandedSchedule:
     end_data: int
     #: groups of a band buffer at most
     buffer_groups: int
-    #: elements of a padded filter
+    #: channels of a group whose bands one DMA loads; elements of a padded filter, with zeros for the next of these
+    joined: int
     pitch: int
     #: zeros before it
     front: int
@@ -122,6 +130,7 @@ def build(geometry: RowGeometry, options: Options, settings: BandedSettings) -> 
     block, shard, apart = settings.block, settings.shard, geometry.dilation
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     out_block = out_columns(geometry, block)
+    joined = max(some for some in range(1, settings.joined + 1) if per_group % some == 0)
     front = num_taps * block - geometry.S if geometry.flipped else block - geometry.stride
     images = min(settings.images, part_most(geometry.N, shard == "batch"))
     groups = min(min(settings.groups, PARTITIONS // images), part_most(num_groups, shard == "channels"))
@@ -138,7 +147,8 @@ def build(geometry: RowGeometry, options: Options, settings: BandedSettings) -> 
         first_data=0 if options.state else max(0, geometry.pad_left) // (block * apart) * apart,
         end_data=div_ceil(max(0, geometry.W + geometry.pad_left), block * apart) * apart,
         buffer_groups=min(groups, settings.buffer_groups),
-        pitch=whole_words((num_taps + 1) * block + front % 2, 2),
+        joined=joined,
+        pitch=whole_words((num_taps + 1) * block + front % 2, 2) + (joined - 1) * whole_words(num_taps * block, 2),
         front=front,
         groups=groups,
         images=images,
@@ -166,7 +176,7 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     if options.epilogue.residual != "":
         rows_out = rows_out * 3
     taps = blocks.num_taps * blocks.block
-    filters = blocks.buffer_groups * blocks.pitch * item
+    filters = blocks.buffer_groups * blocks.joined * blocks.pitch * item
     bands = blocks.settings.buffers * blocks.buffer_groups * A * taps * item
     constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item
     if blocks.settings.x_stationary and options.epilogue.bias:

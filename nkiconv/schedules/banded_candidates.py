@@ -33,7 +33,7 @@ from .banded import (
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
 from .prices import array_end_ns, matmul_rates, rows_ns
-from .settings import Config, declarations, descended
+from .settings import WORTHWHILE, Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil, sumprod
 
 #: Bytes of a run, one chunk of one row, at which a DMA has its full rate; the least bytes of a run in tiles of fewer
@@ -117,7 +117,7 @@ def ns_of(geometry: RowGeometry, options: Options, settings: BandedSettings, tar
 
 
 def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> list[tuple[tuple[str, Any], ...]]:
-    """Configs that differ from these settings in one setting."""
+    """Configs that differ from these settings in one setting, or in how the channels of a DMA are groups'."""
     blocks, sizes = build(geometry, options, now), sorted({*blocks_of(geometry.stride), now.block})
     place, groups = sizes.index(now.block), part_most(blocks.num_groups, now.shard == "channels")
     even = (div_ceil(groups, tiles) for tiles in range(1, 5))
@@ -132,7 +132,14 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
         "shard": shards_of(geometry),
         **({} if geometry.N > 1 else {"images": []}),
     }
-    return BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
+    shares = (
+        (blocks.joined, 2 * blocks.buffer_groups),
+        (2 * blocks.joined, div_ceil(blocks.buffer_groups, 2)),
+        (blocks.joined // 2, 2 * blocks.buffer_groups),
+    )
+    found: list[tuple[tuple[str, Any], ...]]
+    found = [replace(now, joined=joined, buffer_groups=some).pairs for joined, some in shares if joined > 0]
+    return found + BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
 
 
 #: Settings of the smallest tiles and buffers.
@@ -185,6 +192,14 @@ def filled(
     # as many groups as a DMA's latency lasts, and its triggers
     lasting = max(BUFFERED_NS / BUFFERS, per_group * target.static_issue_ns) / group_ns
     buffer_groups = max(1, min(BUFFER_GROUPS, int(lasting) + 1, BAND_BYTES // (band_bytes * BUFFERS), groups))
+
+    def group_busy_ns(joined: int) -> float:
+        triggers_ns = per_group / joined * target.static_issue_ns / buffer_groups
+        return _busy_ns(group_ns, triggers_ns, _bands_ns(target, joined, num_taps * block * item))
+
+    joined = 1
+    while 2 * joined <= per_group and group_busy_ns(2 * joined) < WORTHWHILE * group_busy_ns(joined):
+        joined *= 2
     found = BandedSettings(
         block=block,
         shard=shard,
@@ -192,6 +207,7 @@ def filled(
         images=images,
         buffer_groups=buffer_groups,
         buffers=max(1, min(BUFFERS + 1, 2 * BAND_BYTES // band_bytes)),
+        joined=joined,
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
         rewarm=min(warmup, REWARM),
@@ -238,15 +254,14 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     size, channels = blocks.num_taps * blocks.block, min(blocks.per_group, geometry.C)
     there_ns = target.first_packet_ns + target.dma_end_ns + target.dma_done_ns
     stage_ns = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns
-    run_ns, triggers_ns = _bands_ns(target, size * item), channels * target.static_issue_ns
+    run_ns, a_row = _bands_ns(target, blocks.joined, size * item), blocks.buffer_groups * blocks.joined
+    triggers_ns = div_ceil(channels, blocks.joined) * target.static_issue_ns
     # zeros of band buffers, two of three by Vector; and the filters
     zeros_ns = blocks.per_group * size * item / 4 * target.vector_memset_ns * 2 / 3
-    zeros_ns *= blocks.per_group > 1
+    zeros_ns *= blocks.per_group > blocks.joined
     all_zeros_ns = zeros_ns * min(settings.buffers * blocks.buffer_groups, groups)
-    z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), blocks.buffer_groups)
-    filters_ns = (
-        blocks.buffer_groups * min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
-    )
+    z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), a_row)
+    filters_ns = a_row * min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
     rows_ns = there_ns + target.static_issue_ns + first.load
     x_ns = max(rows_ns, min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups))
     x_ns += first.rows_in + first.read_in + stage_ns
@@ -285,9 +300,9 @@ def _busy_ns(*each: float) -> float:
     return found
 
 
-def _bands_ns(target: Target, num_bytes: int) -> float:
-    """A DMA engine's ns for a group's bands, of so many bytes each."""
-    return target.rows_an_engine * target.run_ns(num_bytes)
+def _bands_ns(target: Target, joined: int, num_bytes: int) -> float:
+    """A DMA engine's ns for a group's bands, of so many bytes each, of which one DMA loads `joined` side by side."""
+    return target.rows_an_engine * target.run_ns(joined * num_bytes)
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
@@ -353,6 +368,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     run_out = max(1, min(run_out, geometry.Q))
     row_ns, num_bytes = channels * target.row_ns(run_in, geometry.x_w, item), rows * channels * run_in * item
     y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
+    triggers = div_ceil(channels, blocks.joined) * div_ceil(tile.gn, blocks.buffer_groups) + 2
     return _Work(
         rows_in=rows_in,
         products=products,
@@ -367,6 +383,6 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         scalar=(x + sums + y) * target.scalar_ns + x * arrival_ns(geometry, target) + reads * target.scalar_fixed_ns,
         load=inputs_of(geometry) * rows_ns(target, rows, row_ns, num_bytes) if tile.datan else 0.0,
         store=rows_ns(target, out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize),
-        bands=tile.gn * _bands_ns(target, size * item),
-        triggers=(channels * div_ceil(tile.gn, blocks.buffer_groups) + 2) * target.static_issue_ns,
+        bands=tile.gn * _bands_ns(target, blocks.joined, size * item),
+        triggers=triggers * target.static_issue_ns,
     )
