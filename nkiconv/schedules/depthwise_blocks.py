@@ -317,7 +317,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowProduct:
-    """One matmul into a bank: its window of a tile of x, or the first of several beside each other; (first, count) of
+    """One matmul into a bank: its window of a tile of x, or the first of several neighbours; (first, count) of
     columns of the bank; the first's column in the matrix. Odd windows accumulate."""
 
     window: int
