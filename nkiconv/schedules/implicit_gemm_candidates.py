@@ -4,6 +4,7 @@ schedule of a config, with its open settings filled in by the least bound."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,10 +26,11 @@ from .implicit_gemm_unsupported import (
 from .options import Options
 from .prices import first_load_ns
 from .settings import Config, values_of
-from .tiles import PARTS
+from .tiles import P_MAX, PARTS
 
-#: Warm-up matmuls on zeros of kernels without a plan, and those of fp8 in pairs. Estimates count them by the clock.
-WARM_UP, WARM_UP_PAIRS = 24, 16
+#: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most while the first filters are loaded;
+#: more while they are split into pairs of fp16; and the ns until zeros are written.
+WARM_UP_PACKED, WARM_UP_LOADING, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
 #: Most banks of sums of M tiles whose sums are made together: the next ones' sums begin in other banks, and filters are
 #: transposed in one.
 TOGETHER_BANKS = 5
@@ -94,8 +96,15 @@ def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[Impl
 def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> ImplicitGemmSettings:
     """A schedule's settings with the open ones (warmup, moved, order, loop) filled in."""
     geometry, options, target, m_tile = bound.geometry, bound.options, bound.target, schedule.batches[0][0]
-    busy, tile = bound.core(schedule), schedule.items[0].out_tile
-    warmup = WARM_UP if m_tile.k_tiles[0].pairing == ALONE else WARM_UP_PAIRS
+    busy, tile, warmup = bound.core(schedule), schedule.items[0].out_tile, WARM_UP_PACKED
+    if geometry.packed == 0:
+        idle_ns = (bound.filters_there_ns(m_tile) - ZEROS_NS) * target.half_rate
+        each_ns = P_MAX * target.tensor_column_ns
+        warmup = min(WARM_UP_LOADING, int(idle_ns / each_ns))
+        if m_tile.k_tiles[0].pairing == ALONE:  # the first window of the throttle has enough work
+            warmup = max(math.ceil(target.window_work * target.window_ns / each_ns), warmup)
+    if geometry.precision == "fp16x3":
+        warmup += WARM_UP_PAIRS
     if busy.tensor < target.window_work * target.window_ns:
         warmup = 0  # the Tensor Engine finishes before its throttle would end
     # as many M tiles as DMA has time for, if the sums of an M tile for an output tile take longer than its moves
