@@ -242,9 +242,7 @@ def _table():
 
 TABLE = _table()
 #: Rows of which channels last are another way of loading.
-LAST = [
-    why for why, (_, _, _, sizes, _) in TABLE.items() if sizes.get("pixels", 0) == 0 or why == "lines: several lines"
-]
+LAST = [why for why, (_, _, _, sizes, _) in TABLE.items() if sizes.get("pixels", 0) == 0]
 RUNS = [(why, is_last, "bf16") for why in TABLE for is_last in (False, True) if not is_last or why in LAST]
 RUNS += [
     (why, False, dtype) for why in TABLE for dtype in ("fp16", "fp32", "fp32 as bf16", "fp32 as tf32")
