@@ -50,6 +50,8 @@ class BandedSettings(Settings):
     images: int = count("images of a tile, at most", 1, PARTITIONS, near=(half, double))
     buffer_groups: int = count("groups of a band buffer, at most", 1, PARTITIONS, near=(double, half))
     buffers: int = count("band buffers in rotation", 1, PARTITIONS, near=(more, lambda now: now + 2, less))
+    # fewer DMAs, which hedges triggers of 670 ns: without it the worst regret of nkl_n1_c256_w512_s64 is 1.78 for 1.39
+    # (`nkiconv plan nkl_n1_c256_w512_s64 --no-cache`), at the same time with ours
     joined: int = count(
         "channels whose bands one DMA loads, with the zeros beside them, at most",
         1,
