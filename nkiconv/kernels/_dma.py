@@ -1,7 +1,8 @@
-"""The kernels' DMAs: static descriptors, which the compiler makes because it knows every address.
+"""The kernels' DMAs, and tiles that they load ahead (`Feed`).
 
-Sync issues static loads, and GpSimd static stores, in a ninth of the time that Sync or Scalar take if hardware makes
-the descriptors (trn2.toml, dma), so that evacuations on Scalar and loads do not wait for each other.
+Descriptors are static: the compiler makes them, as it knows every address. Sync issues static loads, and GpSimd static
+stores, in a ninth of the time that Sync or Scalar take if hardware makes the descriptors (trn2.toml, dma), so that
+evacuations on Scalar and loads do not wait for each other.
 """
 
 from .._nki import nisa, nl

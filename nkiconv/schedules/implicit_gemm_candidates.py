@@ -29,8 +29,8 @@ from .settings import Config, values_of
 from .tiles import P_MAX, PARTS
 
 #: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most while the first filters are loaded;
-#: more while they are split into pairs of fp16; and the ns until zeros are written. With 24 for all, hifigan_up1 in fp32
-#: stays at half rate: 420 modelled us for 246 (`nkiconv bench --suite conv_transpose`).
+#: more while they are split into pairs of fp16; and the ns until zeros are written. With 24 for all, hifigan_up1 in
+#: fp32 stays at half rate: 420 modelled us for 246 (`nkiconv bench --suite conv_transpose`).
 WARM_UP_PACKED, WARM_UP_LOADING, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
 #: Most banks of sums of M tiles whose sums are made together: the next ones' sums begin in other banks, and filters are
 #: transposed in one.
