@@ -105,6 +105,11 @@ class Region(NamedTuple):
     def num_bytes(self) -> int:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
+    @property
+    def first_partition(self) -> int:
+        """Partition of the storage that it starts at (on chip)."""
+        return self.offset * DTYPES[self.dtype].itemsize // self.info.bytes_per_partition
+
 
 class ElementMap:
     """One byte of state for each element of a storage, viewed with a tensor's own strides.

@@ -131,8 +131,8 @@ def price_key(instruction: Instruction) -> tuple[Any, ...]:
     key += [params.get(name) for name in (_TENSOR_PARAMS if engine == "tensor" else _OTHER_PARAMS)]
     placed = engine == "dma" or engine == "vector"  # where the first partition counts
     for region in instruction.writes + instruction.reads:
-        info, dtype, shape, strides, offset = region
+        info, dtype, shape, strides, _ = region
         key += (dtype, shape, strides, info.on_chip, info.buffer is PSUM, info.bytes_per_partition)
         if placed and info.on_chip:
-            key.append(offset * region.itemsize // info.bytes_per_partition)
+            key.append(region.first_partition)
     return tuple(key)

@@ -74,16 +74,11 @@ def _spread(region: Region | None, work_ns: float, rates: Rates) -> tuple[float,
     engines, rows = int(rates("dma.engines")), int(rates("dma.rows_per_engine"))
     if region is None:
         return (work_ns / engines,) * engines
-    first = region.offset // (region.info.bytes_per_partition // region.itemsize)
-    partitions = region.shape[0]
+    first, partitions = region.first_partition, region.shape[0]
     shares = [0] * engines
     for p in range(first, first + partitions):
         shares[min(p // rows, engines - 1)] += 1
     return tuple(work_ns * share / partitions for share in shares)
-
-
-def _hbm_bytes(*regions: Region) -> int:
-    return sum(region.num_bytes for region in regions if not region.info.on_chip)
 
 
 def hbm_ns(num_bytes: float, run_bytes: float, rates: Rates) -> float:
@@ -187,7 +182,7 @@ def dma_price(
         first_packet_ns=issue.first_packet_ns + _skew(store, issue.queue, shares, rates),
         work_ns=shares,
         packet_ns=element_ns(packet, rates),
-        hbm_bytes=_hbm_bytes(dst, *reads),
+        hbm_bytes=sum(region.num_bytes for region in (dst, *reads) if not region.info.on_chip),
         hbm_ns=_hbm_ns(dst, reads, sides, rates),
         payload_bytes=max(dst.num_bytes, *(r.num_bytes for r in reads)),
         elements=tuple(sides),
