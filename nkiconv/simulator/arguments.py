@@ -16,9 +16,8 @@ import numpy as np
 from . import declarations
 from . import hardware as hw
 from .dtypes import DTYPES, Array, canonical
-from .errors import NkiError
 from .memory import MemoryRegion, Storage, StorageInfo
-from .rules import RULES
+from .rules import broken, refuse_launch
 from .tensor import NkiTensor
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class ArraySpec:
     def __post_init__(self) -> None:
         name = canonical(self.dtype)
         if name is None:
-            _refuse("NKI001", f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}")
+            refuse_launch("NKI001", f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}")
         object.__setattr__(self, "dtype", name)
         object.__setattr__(self, "shape", _spec_shape(self.shape))
 
@@ -45,17 +44,13 @@ class ArraySpec:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-def _refuse(rule: str, detail: str) -> NoReturn:
-    raise NkiError(rule, "launch", detail, remedy=RULES[rule].remedy)
-
-
 def _spec_shape(shape: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(operator.index(n) for n in shape)
     except TypeError:
         sizes = ()
     if not sizes or min(sizes) < 1:
-        _refuse("NKI002", f"shape={shape!r} of a spec")
+        refuse_launch("NKI002", f"shape={shape!r} of a spec")
     return sizes
 
 
@@ -79,10 +74,12 @@ def torch_to_numpy(value: Any, name: str = "the tensor") -> Array:
     import torch
 
     if value.device.type != "cpu" or value.layout is not torch.strided:
-        _refuse("NKI025", f"{name} is on {value.device} with layout {value.layout}; the simulator takes CPU, strided")
+        refuse_launch(
+            "NKI025", f"{name} is on {value.device} with layout {value.layout}; the simulator takes CPU, strided"
+        )
     dtype = canonical(value.dtype)
     if dtype is None:
-        _refuse("NKI025", f"{name} has dtype {value.dtype}; accepted are {', '.join(DTYPES)}")
+        refuse_launch("NKI025", f"{name} has dtype {value.dtype}; accepted are {', '.join(DTYPES)}")
     value = value.detach().resolve_neg()
     if dtype in _TORCH_ONLY:
         bits, numpy_type = _TORCH_ONLY[dtype]
@@ -101,7 +98,7 @@ def numpy_to_torch(values: Array) -> Any:
     try:
         return torch.from_numpy(values)
     except TypeError:
-        _refuse("NKI025", f"torch has no {values.dtype}; return another dtype, or pass NumPy arrays")
+        refuse_launch("NKI025", f"torch has no {values.dtype}; return another dtype, or pass NumPy arrays")
 
 
 def comparable(result: Any) -> Any:
@@ -153,12 +150,12 @@ class Binder:
     def bind(self, value: Any, name: str) -> Any:
         """A kernel argument: arrays become HBM tensors, tuples are walked, lists are refused, the rest passes."""
         if isinstance(value, list):
-            _refuse("NKI024", f"{name} is a list")
+            refuse_launch("NKI024", f"{name} is a list")
         if isinstance(value, tuple):
             items = self._bind_all(name, value)
             return type(value)(*items) if hasattr(value, "_fields") else items
         if isinstance(value, np.ma.MaskedArray):
-            _refuse("NKI025", f"{name} is a masked array, and a kernel has no mask; pass {name}.filled(value)")
+            refuse_launch("NKI025", f"{name} is a masked array, and a kernel has no mask; pass {name}.filled(value)")
         self._torch |= is_torch(value)
         if is_torch(value) or isinstance(value, np.ndarray):
             if id(value) not in self._bound:
@@ -167,18 +164,18 @@ class Binder:
             return self._bound[id(value)][1]
         if isinstance(value, ArraySpec):
             if self._launch.numeric:
-                _refuse("NKI025", f"{name} is a spec without data; trace with trace_only=True")
+                refuse_launch("NKI025", f"{name} is a spec without data; trace with trace_only=True")
             return self._tensor(value.shape, value.dtype, None, name)
         return value
 
     def _array(self, array: Array, name: str) -> NkiTensor:
         dtype = canonical(array.dtype)
         if dtype is None:
-            _refuse("NKI025", f"{name} has dtype {array.dtype}; accepted are native-endian {', '.join(DTYPES)}")
+            refuse_launch("NKI025", f"{name} has dtype {array.dtype}; accepted are native-endian {', '.join(DTYPES)}")
         if array.ndim == 0 or array.size == 0:
-            _refuse("NKI002", f"{name} has shape {array.shape}")
+            refuse_launch("NKI002", f"{name} has shape {array.shape}")
         if array.ndim > hw.VIEW_DIMS_MAX:
-            _refuse("NKI004", f"{name} has shape {array.shape}")
+            refuse_launch("NKI004", f"{name} has shape {array.shape}")
         if not self._launch.numeric:
             return self._tensor(array.shape, dtype, None, name)
         dense = np.ascontiguousarray(array)
@@ -232,4 +229,4 @@ class Binder:
         return numpy_to_torch(np.ascontiguousarray(values)) if self._torch else values
 
     def _refuse_output(self, rule: str, detail: str, tensor: NkiTensor) -> NoReturn:
-        raise NkiError(rule, "return", detail, {"output": tensor.describe()}, remedy=RULES[rule].remedy)
+        raise broken(rule, "return", detail, {"output": tensor.describe()})

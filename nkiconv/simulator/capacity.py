@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import hardware as hw
-from .errors import CapacityWarning, NkiError
+from .errors import CapacityWarning
 from .memory import PSUM, SBUF, MemoryRegion, StorageInfo
-from .rules import RULES
+from .rules import broken
 
 if TYPE_CHECKING:
     from .program import Program
@@ -148,7 +148,7 @@ def _judge(
     needed = f"{peak.bytes_per_partition:,} of {limit:,} bytes per partition{banked}"
     detail = f"{buffer.name.upper()} of core {program.core} needs {needed} at instruction {at} of "
     detail += f"{len(program.instructions)}"
-    error = NkiError(rule, culprit.op, detail, held, f"{culprit.file}:{culprit.line}", RULES[rule].remedy)
+    error = broken(rule, culprit.op, detail, held, f"{culprit.file}:{culprit.line}")
     if not overflow:
         raise error
     warnings.warn_explicit(str(error), CapacityWarning, culprit.file, culprit.line)
@@ -161,23 +161,10 @@ def _check_addresses(program: Program, buffer: MemoryRegion) -> None:
         for old in dead:
             del live[old.id]
         for other in live.values():
-            if _overlap(info, other):
+            if info.overlaps(other):
                 culprit = program.instructions[info.first]
-                raise NkiError(
-                    "NKI020",
-                    culprit.op,
-                    f"two tensors at address {info.address} and {other.address} of {buffer.name.upper()} overlap "
-                    "while both live",
-                    {"new": info.label(), "live": other.label()},
-                    f"{culprit.file}:{culprit.line}",
-                    RULES["NKI020"].remedy,
-                )
+                both = f"{info.address} and {other.address} of {buffer.name.upper()}"
+                detail = f"two tensors at address {both} overlap while both live"
+                labels = {"new": info.label(), "live": other.label()}
+                raise broken("NKI020", culprit.op, detail, labels, f"{culprit.file}:{culprit.line}")
         live[info.id] = info
-
-
-def _overlap(a: StorageInfo, b: StorageInfo) -> bool:
-    assert a.address is not None
-    assert b.address is not None
-    (pa, fa), (pb, fb) = a.address, b.address
-    rows = pa < pb + b.shape[0] and pb < pa + a.shape[0]
-    return rows and fa < fb + b.bytes_per_partition and fb < fa + a.bytes_per_partition

@@ -10,8 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .errors import NkiError
-from .rules import RULES
+from .rules import refuse_launch
 from .tensor import NkiTensor
 
 __all__ = ["tensor"]
@@ -43,8 +42,7 @@ def check(function: Callable[..., Any], bound: Mapping[str, Any]) -> None:
         value = bound[name]
         if type(value) is not NkiTensor or value.shape != declared.shape:
             found = f"has shape {value.shape}" if type(value) is NkiTensor else f"is {value!r}"
-            detail = f"{name} {found}, declared {declared.shape}"
-            raise NkiError("NKI175", "launch", detail, remedy=RULES["NKI175"].remedy)
+            refuse_launch("NKI175", f"{name} {found}, declared {declared.shape}")
 
 
 def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ an inner loop, however often it runs, as one body.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .memory import StorageInfo
 from .objects import DeviceInteger
-from .rules import fail, kernel_frame
+from .rules import fail, kernel_line
 
 if TYPE_CHECKING:
     from .program import Program
@@ -108,9 +107,7 @@ class DeviceLoop:
 
 def open_loop(program: Program) -> DeviceLoop:
     """A loop that begins."""
-    frame, _ = kernel_frame(sys._getframe(1))
-    location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-    return DeviceLoop(program, location, began=len(program.instructions))
+    return DeviceLoop(program, kernel_line()[0], began=len(program.instructions))
 
 
 def note(program: Program, frame: FrameType, engine: str, op: str, touched: tuple[NkiTensor, ...], line: int) -> None:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from .errors import KernelAssertionError, NkiError, TraceLimitError
 from .iterations import trip_counts
 from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
-from .rules import RULES, fail
+from .rules import fail, refuse_launch
 from .running import running, set_running
 from .schedule import Edges, apply, checked
 
@@ -272,14 +272,14 @@ def check_target() -> None:
     """The platform override, if set, must name trn2."""
     target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
     if target not in ("trn2", "gen3"):
-        _refuse("NKI035", f"NEURON_PLATFORM_TARGET_OVERRIDE={target!r}; only trn2 (gen3) is simulated")
+        refuse_launch("NKI035", f"NEURON_PLATFORM_TARGET_OVERRIDE={target!r}; only trn2 (gen3) is simulated")
 
 
 def _checked_grid(grid: Any) -> int:
     if isinstance(grid, tuple) and len(grid) == 1:
         grid = grid[0]
     if type(grid) is not int or grid not in hw.LNC_DEGREES:
-        _refuse("NKI026", f"kernel[{grid!r}]: trn2 has LNC degrees {hw.LNC_DEGREES}")
+        refuse_launch("NKI026", f"kernel[{grid!r}]: trn2 has LNC degrees {hw.LNC_DEGREES}")
     return grid
 
 
@@ -289,14 +289,10 @@ def _degree(grid: int | None) -> int:
     if text is None:
         return grid or 1
     if text not in ("1", "2"):
-        _refuse("NKI026", f"NEURON_LOGICAL_NC_CONFIG={text!r} is neither 1 nor 2")
+        refuse_launch("NKI026", f"NEURON_LOGICAL_NC_CONFIG={text!r} is neither 1 nor 2")
     if grid is not None and grid != int(text):
-        _refuse("NKI026", f"kernel[{grid}] contradicts NEURON_LOGICAL_NC_CONFIG={text}")
+        refuse_launch("NKI026", f"kernel[{grid}] contradicts NEURON_LOGICAL_NC_CONFIG={text}")
     return int(text)
-
-
-def _refuse(rule: str, detail: str) -> NoReturn:
-    raise NkiError(rule, "launch", detail, remedy=RULES[rule].remedy)
 
 
 def _run(launch: Launch, body: Callable[[], Any], alone: int | None) -> list[Any]:
@@ -345,11 +341,11 @@ def check_same_control_flow(launch: Launch, results: list[Any]) -> None:
     """Both cores allocated the same shared tensors and return the same (NKI027)."""
     counts = [program.num_shared for program in launch.programs]
     if len(set(counts)) > 1:
-        _refuse("NKI027", f"the cores allocated {counts[0]} and {counts[1]} shared tensors")
+        refuse_launch("NKI027", f"the cores allocated {counts[0]} and {counts[1]} shared tensors")
     for where, trips in trip_counts(tuple(launch.programs)):
         if len(set(trips)) > 1:
-            _refuse("NKI179", f"the loop at {where} ran {trips[0]} times on core 0, {trips[1]} on core 1")
+            refuse_launch("NKI179", f"the loop at {where} ran {trips[0]} times on core 0, {trips[1]} on core 1")
     returned = [comparable(result) for result in results]
     for core, found in enumerate(returned):
         if found != returned[0]:
-            _refuse("NKI027", f"core {core} does not return what core 0 returns")
+            refuse_launch("NKI027", f"core {core} does not return what core 0 returns")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import warnings
 from enum import Enum
 from math import prod
@@ -82,6 +81,14 @@ class StorageInfo:
     def label(self) -> str:
         """Name and where it was allocated."""
         return f"{self.name or 'tensor'} allocated at {self.location}"
+
+    def overlaps(self, other: StorageInfo) -> bool:
+        """Whether the explicit addresses of two tensors of one memory share a byte."""
+        assert self.address is not None
+        assert other.address is not None
+        (row, byte), (row2, byte2) = self.address, other.address
+        rows = row < row2 + other.shape[0] and row2 < row + self.shape[0]
+        return rows and byte < byte2 + other.bytes_per_partition and byte2 < byte + self.bytes_per_partition
 
 
 class Region(NamedTuple):
@@ -338,7 +345,7 @@ class Storage:
             return
         other = True if self.complete else self._written_map().view(tensor)
         if np.any(other if cells is None else other & ~cells):
-            frame, _ = kernel_frame(sys._getframe(1))
+            frame, _ = kernel_frame()
             message = (
                 f"accumulate=None overwrites what a memset, copy or transpose wrote to {tensor.describe()}; pass "
                 f"accumulate=False if that is meant, or start with a matmul of zeros"

@@ -11,13 +11,13 @@ from .allowed import Allowed
 from .capacity import Usage
 from .compiler import NO_CONFIGS
 from .dtypes import Array
-from .errors import NkiError, TraceLimitError
+from .errors import TraceLimitError
 from .iterations import DeviceLoop, Repeat, note, require_reachable
 from .memory import MemoryRegion, Region, Storage, StorageInfo
 from .races import SharedAccess
 from .randomness import Generators
 from .rendezvous import Rendezvous
-from .rules import RULES, fail, kernel_frame
+from .rules import fail, kernel_frame, kernel_line
 from .running import running
 from .tensor import NkiTensor
 
@@ -139,7 +139,7 @@ class Program:
         name: str | None = None,
     ) -> Instruction:
         """Append an instruction; its source line is the first frame outside the simulator."""
-        frame, _ = kernel_frame(sys._getframe(1))
+        frame, _ = kernel_frame()
         index = len(self.instructions)
         if index >= self.most:
             if self.most < hw.INSTRUCTIONS_MAX:
@@ -205,9 +205,7 @@ class Program:
         self, shape: tuple[int, ...], dtype: str, buffer: MemoryRegion, name: str, address: tuple[int, int] | None
     ) -> NkiTensor:
         """A fresh tensor; in shared HBM the n-th allocation of both cores is one storage."""
-        frame, _ = kernel_frame(sys._getframe(1))
-        location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-        info = StorageInfo(name, shape, dtype, buffer, location, address)
+        info = StorageInfo(name, shape, dtype, buffer, kernel_line()[0], address)
         info.iteration, info.place = (self.scope[-1] if self.scope else None), self.num_allocated
         self.num_allocated += 1
         if buffer is MemoryRegion.shared_hbm:
@@ -279,7 +277,5 @@ def current() -> Program:
     """The running program, or NKI029."""
     program = running()
     if program is None:
-        frame, op = kernel_frame(sys._getframe(1))
-        location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-        raise NkiError("NKI029", op, "called outside a kernel", location=location, remedy=RULES["NKI029"].remedy)
+        fail("NKI029", "called outside a kernel")
     return program

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,7 +62,7 @@ class SharedAccess:
 
         changed: of a write, says which elements it gives other bytes than they have; None: perhaps all.
         """
-        frame, _ = kernel_frame(sys._getframe(1))
+        frame, _ = kernel_frame()
         program = running()
         assert program is not None
         file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)

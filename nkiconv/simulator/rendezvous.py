@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .errors import MeetingError, NkiError
-from .rules import RULES
+from .errors import MeetingError
+from .rules import broken
 
 if TYPE_CHECKING:
     from .program import Launch, Program
@@ -128,4 +128,4 @@ class Rendezvous:
             self._turn[0].release()
 
     def _refuse(self, detail: str, offer: Offer) -> NoReturn:
-        raise NkiError("NKI154", offer.kind[0], detail, location=offer.location, remedy=RULES["NKI154"].remedy)
+        raise broken("NKI154", offer.kind[0], detail, location=offer.location)

@@ -9,6 +9,7 @@ nki.isa.X, "arch"/"inf2" = architecture guides, "rn" = NKI release notes, "mig" 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -179,8 +180,9 @@ _TABLE = (
 RULES: dict[str, Rule] = {row[0]: Rule(*row) for row in _TABLE}
 
 
-def kernel_frame(frame: FrameType | None) -> tuple[FrameType | None, str]:
+def kernel_frame() -> tuple[FrameType | None, str]:
     """First frame outside the simulator, and the simulator function that it called (the instruction's name)."""
+    frame: FrameType | None = sys._getframe(2)
     op = "kernel"
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
         op = frame.f_code.co_name
@@ -190,18 +192,40 @@ def kernel_frame(frame: FrameType | None) -> tuple[FrameType | None, str]:
     return frame, op
 
 
-def fail(rule_id: str, detail: str, **operands: Any) -> NoReturn:
-    """Raise rule `rule_id` as an `NkiError` for the instruction that is being called.
+def kernel_line() -> tuple[str, str]:
+    """file:line of the kernel that runs, "" for none, and the simulator function that it called."""
+    frame, op = kernel_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "", op
+
+
+def broken(rule: str, op: str, detail: str, operands: dict[str, str] | None = None, location: str = "") -> NkiError:
+    """The error of a broken rule, with its remedy."""
+    return NkiError(rule, op, detail, operands, location, RULES[rule].remedy)
+
+
+def refuse_launch(rule: str, detail: str) -> NoReturn:
+    """Raise a rule of launches."""
+    raise broken(rule, "launch", detail)
+
+
+def refused_call(rule: str, name: str, detail: str, **operands: Any) -> Callable[..., NoReturn]:
+    """A call that code may name, and that breaks a rule when it is made."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise broken(rule, name, detail, _described(operands), kernel_line()[0])
+
+    return refuse
+
+
+def fail(rule: str, detail: str, **operands: Any) -> NoReturn:
+    """Raise a rule as an `NkiError` for the instruction that is being called.
 
     Operands are described by their own `describe()` when they have one. The instruction's name and the kernel's source
     line come from the call stack.
     """
-    frame, op = kernel_frame(sys._getframe(1))
-    location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-    described = {name: _describe(value) for name, value in operands.items()}
-    raise NkiError(rule_id, op, detail, described, location, RULES[rule_id].remedy)
+    location, op = kernel_line()
+    raise broken(rule, op, detail, _described(operands), location)
 
 
-def _describe(value: Any) -> str:
-    describe = getattr(value, "describe", None)
-    return describe() if describe else repr(value)
+def _described(operands: dict[str, Any]) -> dict[str, str]:
+    return {name: value.describe() if hasattr(value, "describe") else repr(value) for name, value in operands.items()}

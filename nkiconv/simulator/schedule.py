@@ -9,14 +9,14 @@ from typing import Any
 
 from .errors import NkiError
 from .program import Instruction, Program
-from .rules import RULES
+from .rules import broken
 
 #: (name of the later instruction, names of the earlier ones)
 Edges = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def _refuse(detail: str) -> NkiError:
-    return NkiError("NKI174", "with_schedule", detail, remedy=RULES["NKI174"].remedy)
+    return broken("NKI174", "with_schedule", detail)
 
 
 def checked(edges: Any) -> Edges:

@@ -21,7 +21,7 @@ from .errors import NotSimulatedError, TensorTruthWarning
 from .indirection import Indirection, require_static
 from .memory import Region, Storage
 from .objects import DynamicSlice, NKIObject, as_int, dtype_name
-from .rules import fail
+from .rules import fail, refused_call
 from .views import Ints, dense_strides, is_dense, merged_runs, reshaped_strides, whole_sizes
 
 __all__ = ["DynamicSlice", "NKIObject", "NkiTensor", "as_int", "dtype_name"]
@@ -145,11 +145,7 @@ class NkiTensor(NKIObject):
         """Methods of trn3 are refused by name when called."""
         if name not in TENSOR_GEN4:
             raise AttributeError(f"an NkiTensor has no attribute {name!r}")
-
-        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            fail("NKI049", f"NkiTensor.{name} needs NeuronCore-v4 (trn3)", tensor=self)
-
-        return refuse
+        return refused_call("NKI049", name, f"NkiTensor.{name} needs NeuronCore-v4 (trn3)", tensor=self)
 
     # Indexing.
 

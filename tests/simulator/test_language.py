@@ -336,8 +336,10 @@ def test_what_a_tensor_lacks():
     tile = nl.ndarray((4, 6), F32)
     for member in TENSOR_MEMBERS:
         assert hasattr(tile, member)
-    with pytest.raises(NkiError, match=r"NKI049.*NkiTensor\.indirect needs NeuronCore-v4"):
+    with pytest.raises(NkiError, match=r"^NKI049: indirect: NkiTensor\.indirect needs NeuronCore-v4"):
         tile.indirect(tile)
+    with pytest.raises(NkiError, match=r"^NKI048: divide: nl\.divide: no engine divides"):
+        nl.divide(tile, tile)
     with pytest.raises(NotSimulatedError, match="dynamic tensor indexing"):
         tile[tile]
     with pytest.raises(AttributeError, match="no attribute 'flatten'"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ..documented import ISA_CALLS, ISA_GEN4
-from ..errors import NkiError, NkiValidationError, NotSimulatedError
+from ..errors import NkiValidationError, NotSimulatedError
 from ..objects import VirtualRegister
 from ..program import Instruction as NkiInstruction
-from ..rules import RULES, kernel_frame
+from ..rules import refused_call
 from ..scalars import NkiScalar
 from . import enums
 from .dma import dma_compute, dma_copy, dma_transpose
@@ -130,14 +129,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Documented calls that are missing raise by name when called; trn3's are refused."""
     if name in ISA_GEN4:
-
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            frame, _ = kernel_frame(sys._getframe(1))
-            location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-            detail = f"nki.isa.{name} needs NeuronCore-v4 (trn3); the target is trn2"
-            raise NkiError("NKI049", name, detail, location=location, remedy=RULES["NKI049"].remedy)
-
-        return refuse
+        return refused_call("NKI049", name, f"nki.isa.{name} needs NeuronCore-v4 (trn3); the target is trn2")
     if name in ISA_CALLS:
 
         def missing(*args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from ..memory import PSUM, SBUF, MemoryRegion
 from ..objects import VirtualRegister
 from ..program import Instruction, Program, current
 from ..rendezvous import Offer
-from ..rules import fail, kernel_frame
+from ..rules import fail, kernel_line
 from ..scalars import SCALAR_DTYPES, NkiScalar
 from ..tensor import NkiTensor
 from .enums import dma_engine, engine, nc_version
@@ -35,11 +34,9 @@ def get_nc_sub_version() -> int:
 def _meet(program: Program, kind: tuple[Any, ...], payload: Any = None) -> tuple[Any, bool]:
     if program.num_programs != len(_CORES):
         fail("NKI150", f"the kernel runs on {program.num_programs} core")
-    frame, _ = kernel_frame(sys._getframe(1))
-    location = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
     meeting = program.launch.meeting
     assert meeting is not None
-    offer, second = meeting.meet(program.core, Offer(kind, location, payload))
+    offer, second = meeting.meet(program.core, Offer(kind, kernel_line()[0], payload))
     return offer.payload, second
 
 

@@ -14,7 +14,7 @@ from ..elementwise import cos, logical_not, negative, tan
 from ..memory import MemoryRegion
 from ..objects import NKIObject
 from ..ops import OPS, Op
-from ..rules import fail
+from ..rules import refused_call
 from ..tensor import NkiTensor
 from .choosing import gather_flattened, where
 from .constants import shared_constant, shared_identity_matrix
@@ -116,8 +116,4 @@ def __getattr__(name: str) -> Any:
     """Documented calls that no NeuronCore has raise by name when called."""
     if name not in LANGUAGE_REFUSED:
         raise AttributeError(f"module 'nki.language' has no attribute {name!r}")
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        fail("NKI048", f"nl.{name}: {LANGUAGE_REFUSED[name]}")
-
-    return refuse
+    return refused_call("NKI048", name, f"nl.{name}: {LANGUAGE_REFUSED[name]}")

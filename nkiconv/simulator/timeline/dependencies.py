@@ -187,17 +187,9 @@ class Dependencies:
     def _inherit(self, info: StorageInfo, found: set[int]) -> None:
         """A tensor at an explicit address waits for every user of the memory that it takes over."""
         for other, memory in self._addressed:
-            if other.buffer is info.buffer and _same_addresses(other, info):
+            if other.buffer is info.buffer and other.overlaps(info):
                 found.update(index for _, index, _ in memory.writers)
                 found.update(index for kept, _ in memory.readers.values() for index in kept)
-
-
-def _same_addresses(a: StorageInfo, b: StorageInfo) -> bool:
-    assert a.address is not None
-    assert b.address is not None
-    rows = a.address[0] < b.address[0] + b.shape[0] and b.address[0] < a.address[0] + a.shape[0]
-    first, second = a.address[1], b.address[1]
-    return rows and first < second + b.bytes_per_partition and second < first + a.bytes_per_partition
 
 
 def written_storages(instructions: Sequence[Instruction]) -> dict[int, Region]:
