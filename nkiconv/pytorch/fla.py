@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import rules
+from ..errors import refused
 from .causal.functions import causal_conv1d_fn
 from .causal.functions import causal_conv1d_update as of_steps
-from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
+from .errors import DtypeError, GeometryError, LayoutError, raise_all
 from .function_modes import unscripted
+from .operators.tensor_kinds import tensor_violations
 
 __all__ = ["causal_conv1d", "causal_conv1d_update"]
 
@@ -53,13 +56,12 @@ def causal_conv1d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "causal_conv1d"
-    _check(where, x, weight, {"residual": residual})
+    _check(where, x, weight, residual)
     if initial_state is not None:
         width = weight.shape[1] if weight.dim() == 2 else 0
         if not isinstance(initial_state, Tensor) or initial_state.dim() != 3 or initial_state.shape[2] != width:
             told = tuple(initial_state.shape) if isinstance(initial_state, Tensor) else type(initial_state).__name__
-            text = f"initial_state: must be [N, C, width] = [..., {width}], not {told}; pass such a state"
-            raise_all(f"{where} cannot run this call", [GeometryError(text)])
+            raise GeometryError(f"initial_state: must be [N, C, width] = [..., {width}], not {told}; pass such a state")
     before = None if initial_state is None else initial_state[..., 1:]
     more: dict[str, Any] = {"activation": activation, "cu_seqlens": cu_seqlens, "layout": "NWC", "layer": where}
     found: Tensor = causal_conv1d_fn(x, weight, bias, None, before, **more)
@@ -91,29 +93,25 @@ def causal_conv1d_update(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "causal_conv1d_update"
-    _check(where, x, weight, {"residual": residual}, steps=True)
+    _check(where, x, weight, residual, steps=True)
     steps = x.reshape(-1, x.shape[-1])
     y = of_steps(steps, cache, weight, bias, activation, layer=where).reshape(x.shape)  # type: ignore[arg-type]
     return y if residual is None else y + residual, cache
 
 
-def _check(where: str, x: Any, weight: Any, more: dict[str, Any], steps: bool = False) -> None:
-    """Check the arguments under their names here, before `causal_conv1d_fn`. Raises DtypeError, LayoutError."""
-    errors: list[NkiconvError] = []
-    for name, one in (("x", x), ("weight", weight), *more.items()):
-        if not isinstance(one, Tensor) and (one is not None or name in ("x", "weight")):
-            errors.append(DtypeError(f"{name}: must be a torch.Tensor, not {type(one).__name__}; pass one"))
-    raise_all(f"{where} cannot run this call", errors)
+def _check(where: str, x: Any, weight: Any, residual: Any, steps: bool = False) -> None:
+    """Check the arguments under their names here, before `causal_conv1d_fn`. Raises DtypeError, LayoutError,
+    GeometryError."""
+    given = {"x": x, "weight": weight} | ({} if residual is None else {"residual": residual})
+    wrong = [error for name, one in given.items() for error in tensor_violations(name, one)]
+    raise_all(f"{where} cannot run this call", wrong)
     shapes = ((2, 3), "[N, C], [N, 1, C] or [1, N, C]") if steps else ((3,), "[N, L, C]")
     if x.dim() not in shapes[0] or (steps and x.dim() == 3 and 1 not in x.shape[:2]):
-        errors.append(LayoutError(f"x.shape={tuple(x.shape)}: must be {shapes[1]}; reshape it"))
-    for name, one in more.items():
-        if one is not None and (one.shape != x.shape or one.dtype != x.dtype):
-            text = (
-                f"{name}: must be of x's shape {tuple(x.shape)} and {x.dtype}, not {tuple(one.shape)} and {one.dtype}"
-            )
-            errors.append(GeometryError(f"{text}; expand or cast it"))
-    raise_all(f"{where} cannot run this call", errors)
+        wrong.append(LayoutError(f"x.shape={tuple(x.shape)}: must be {shapes[1]}; reshape it"))
+    if residual is not None:
+        wrong += refused(GeometryError, rules.shape("residual", residual.shape, x.shape, "x's"))
+        wrong += refused(DtypeError, rules.same("residual", "dtype", residual.dtype, "x", x.dtype))
+    raise_all(f"{where} cannot run this call", wrong)
 
 
 def _final(rows: Tensor, width: int, initial_state: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:

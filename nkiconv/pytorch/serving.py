@@ -20,9 +20,9 @@ from torch import Tensor
 
 from .causal import cache
 from .causal.cache_checks import PAD_SLOT_ID, check_fn, check_update, flag_of
-from .causal.call import Call
 from .causal.functions import like, of_one_kind
 from .causal.operator import convolve
+from .causal.states import Call
 from .computers import modes
 from .function_modes import unscripted
 from .places import int_of

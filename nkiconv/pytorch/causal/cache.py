@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .ring import write
+
 
 class Slots:
     """Sequences of a call and their slots.
@@ -137,17 +139,8 @@ class Slots:
         return torch.where((columns >= 0)[:, :, None], of_x, of_state)
 
     def write(self, values: Tensor, rows: Tensor) -> None:
-        """Write values [sequences, blocks, C, columns] to the first columns of slots [sequences, blocks]; -1 skips one.
-
-        A skipped value repeats the first write that is not skipped; if all are, slots are written with their values.
-        """
-        flat, slots = values.flatten(0, 1), rows.flatten()
-        if flat.shape[0] == 0 or flat.shape[2] == 0:
-            return
-        numbers = torch.arange(slots.shape[0], device=slots.device)
-        nowhere = slots < 0
-        source = torch.where(nowhere, nowhere.int().argmin(), numbers)
-        target = slots[source].clamp(min=0)
-        place = self.held[..., : flat.shape[2]]
-        kept = place.index_select(0, target)
-        place.index_copy_(0, target, torch.where(nowhere.all(), kept, flat[source]))
+        """Write values [sequences, blocks, C, columns] to the first columns of slots [sequences, blocks]; -1 skips
+        one."""
+        flat = values.flatten(0, 1)
+        if flat.shape[0] > 0 and flat.shape[2] > 0:
+            write(self.held[..., : flat.shape[2]], flat, rows.flatten())

@@ -9,9 +9,19 @@ import torch
 from torch import Tensor
 
 from ... import rules
-from ...errors import refused, shown
+from ...errors import refuse, refused, shown
 from ..errors import DtypeError, GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from .checks import INTEGERS, activation_of, has_values, kinds, shapes
+from .checks import (
+    INTEGERS,
+    activation_of,
+    bounds,
+    cumulated,
+    has_values,
+    kinds,
+    of_each,
+    overwritten,
+    shapes,
+)
 
 #: The slot of a sequence that is padding, unless a call says another.
 PAD_SLOT_ID = -1
@@ -48,23 +58,23 @@ def check_fn(
     named = dict(zip(_BLOCKS, blocks, strict=True))
     numbers = {"query_start_loc": query_start_loc, "cache_indices": cache_indices, **named}
     given = {"x": x, "weight": weight, "bias": bias, "conv_states": conv_states}
-    raise_all(summary, [*kinds(given, numbers), *_needed(query_start_loc), *_pad(pad_slot_id)])
-    if x.dim() != 2:
-        raise_all(summary, [LayoutError(f"x.shape={tuple(x.shape)}: must have 2 axes, [C, tokens]; reshape it")])
+    begins = "query_start_loc=None: must be a torch.Tensor, [sequences + 1]; pass where sequences begin"
+    wrong = [*kinds(given, numbers), *refused(DtypeError, begins * (query_start_loc is None)), *_pad(pad_slot_id)]
+    raise_all(summary, wrong)
+    refuse(LayoutError, rules.rank("x", x.shape, "C, tokens"))
     raise_all(summary, list(shapes(x[None], weight, bias)))
-    raise_all(summary, [*_offsets(query_start_loc, x.shape[1], "x's", whole=True), *_missing(named, block_size)])
+    raise_all(summary, [*_offsets(query_start_loc, x.shape[1], whole=True), *_missing(named, block_size)])
     count, several = query_start_loc.shape[0] - 1, blocks[0] is not None
     raise_all(
         summary,
         [
             *_slots("conv_states", conv_states, x, x.shape[0], weight.shape[1] - 1),
             *_indices("cache_indices", cache_indices, count, conv_states.shape[0], several),
-            *_each({**named, "has_initial_state": has_initial_state}, count),
+            *of_each({**named, "has_initial_state": has_initial_state}, count, "sequences"),
             *_flags(has_initial_state),
         ],
     )
-    if cache_indices is not None:
-        raise_all(summary, list(_named_once("cache_indices", cache_indices, conv_states, pad_slot_id, blocks[1:3])))
+    raise_all(summary, list(_named_once("cache_indices", cache_indices, conv_states, pad_slot_id, blocks[1:3])))
 
 
 def check_update(
@@ -86,13 +96,15 @@ def check_update(
     numbers = {"conv_state_indices": conv_state_indices, "num_accepted_tokens": num_accepted_tokens, **named}
     numbers["query_start_loc"] = query_start_loc
     given = {"x": x, "weight": weight, "bias": bias, "conv_state": conv_state}
-    raise_all(summary, [*kinds(given, numbers), *_pad(pad_slot_id), *_length(max_query_len)])
+    is_int = isinstance(max_query_len, (int, torch.SymInt)) and not isinstance(max_query_len, bool)
+    told = f"max_query_len={shown(max_query_len)}: must be an int; pass the longest sequence's tokens, or -1"
+    raise_all(summary, [*kinds(given, numbers), *_pad(pad_slot_id), *refused(KindError, "" if is_int else told)])
     packed = query_start_loc is not None
     letters = "[tokens, C] with query_start_loc" if packed else "[sequences, C] or [sequences, C, L]"
     if x.dim() not in ((2,) if packed else (2, 3)):
         raise_all(summary, [LayoutError(f"x.shape={tuple(x.shape)}: must be {letters}; reshape it")])
     raise_all(summary, list(shapes(x if x.dim() == 3 else x.unsqueeze(-1), weight, bias)))
-    offsets = _offsets(query_start_loc, x.shape[0], "x's", whole=False) if packed else ()
+    offsets = _offsets(query_start_loc, x.shape[0], whole=False) if packed else ()
     raise_all(summary, [*offsets, *_missing(named, 1)])
     count = query_start_loc.shape[0] - 1 if packed else x.shape[0]
     longest = _longest(summary, query_start_loc, max_query_len) if packed else (x.shape[2] if x.dim() == 3 else 1)
@@ -103,20 +115,14 @@ def check_update(
         [
             *_slots("conv_state", conv_state, x, x.shape[1], columns, size),
             *_indices("conv_state_indices", conv_state_indices, count, conv_state.shape[0], blocks[0] is not None),
-            *_each({"num_accepted_tokens": num_accepted_tokens, **named}, count),
+            *of_each({"num_accepted_tokens": num_accepted_tokens, **named}, count, "sequences"),
         ],
     )
     indices = conv_state_indices
-    if indices is not None:
-        raise_all(summary, list(_named_once("conv_state_indices", indices, conv_state, pad_slot_id, blocks)))
+    raise_all(summary, list(_named_once("conv_state_indices", indices, conv_state, pad_slot_id, blocks)))
     if size > 0:  # one tap has no state to take back
         raise_all(summary, list(_accepted(num_accepted_tokens, indices, pad_slot_id, conv_state.shape[2] - size + 1)))
     return longest
-
-
-def _needed(query_start_loc: Any) -> Iterator[NkiconvError]:
-    if query_start_loc is None:
-        yield DtypeError("query_start_loc=None: must be a torch.Tensor, [sequences + 1]; pass where sequences begin")
 
 
 def _pad(pad_slot_id: Any) -> Iterator[NkiconvError]:
@@ -124,45 +130,22 @@ def _pad(pad_slot_id: Any) -> Iterator[NkiconvError]:
         yield KindError(f"pad_slot_id={shown(pad_slot_id)}: must be an int or None; pass the number of padding's slot")
 
 
-def _length(max_query_len: Any) -> Iterator[NkiconvError]:
-    if isinstance(max_query_len, bool) or not isinstance(max_query_len, (int, torch.SymInt)):
-        yield KindError(
-            f"max_query_len={shown(max_query_len)}: must be an int; pass the longest sequence's tokens, or -1"
-        )
-
-
-def _offsets(starts: Tensor, tokens: int, whose: str, whole: bool) -> Iterator[NkiconvError]:
+def _offsets(starts: Tensor, tokens: int, whole: bool) -> Iterator[NkiconvError]:
     """Errors of query_start_loc; whole: whether it ends with the tokens."""
-    if starts.dim() != 1 or starts.shape[0] < 2:
-        yield GeometryError(
-            f"query_start_loc.shape={tuple(starts.shape)}: must be [sequences + 1], 2 or more; pass 0 and their ends"
-        )
-        return
-    if not has_values(starts):
-        return
-    found = starts.long()
-    rises = bool((found[1:] >= found[:-1]).all())
-    ends = int(found[-1]) == tokens or (not whole and int(found[-1]) <= tokens)
-    if int(found[0]) != 0 or not rises or not ends:
-        at = "with" if whole else "at most with"
-        yield GeometryError(
-            f"query_start_loc={found.tolist()}: must begin with 0, never fall, and end {at} {whose} {tokens} tokens; "
-            f"pass the cumulated lengths of the sequences"
-        )
+    told = bounds("query_start_loc", starts)
+    if not told and has_values(starts):
+        told = cumulated("query_start_loc", starts.long(), tokens, whole)
+    yield from refused(GeometryError, told)
 
 
 def _longest(summary: str, starts: Tensor, max_query_len: int) -> int:
     """Tokens of the longest sequence. Raises GeometryError, UnsupportedError."""
     if max_query_len >= 0:
-        if has_values(starts) and int(starts.diff().max()) > max_query_len:
-            raise_all(
-                summary,
-                [
-                    GeometryError(
-                        f"max_query_len={max_query_len}: query_start_loc={starts.tolist()} has a sequence of "
-                        f"{int(starts.diff().max())} tokens; pass the tokens of the longest, or -1"
-                    )
-                ],
+        most = int(starts.diff().max()) if has_values(starts) else 0
+        if most > max_query_len:
+            raise GeometryError(
+                f"max_query_len={max_query_len}: query_start_loc={starts.tolist()} has a sequence of {most} tokens; "
+                f"pass the tokens of the longest, or -1"
             )
         return max_query_len
     if torch.compiler.is_compiling():
@@ -187,20 +170,10 @@ def _slots(
 ) -> Iterator[NkiconvError]:
     """Errors of the cache; columns: that it needs, more than a state's `size` where tokens are kept."""
     shape = tuple(states.shape)
-    if states.dim() != 3:
-        yield LayoutError(f"{name}.shape={shape}: must have 3 axes, [slots, C, state_len]; reshape it")
-        return
-    if shape[1] != channels or shape[0] < 1:
+    if len(shape) == 3 and (shape[1] != channels or shape[0] < 1):
         yield GeometryError(f"{name}.shape={shape}: must be [slots, C, state_len] for C={channels}; pass such a cache")
-    if shape[2] < columns:
-        why = "width - 1" if size in (None, columns) else "width - 2 + the longest sequence's tokens"
-        yield GeometryError(f"{name}.shape={shape}: state_len must be at least {why} = {columns}; pass a longer one")
-    yield from refused(DtypeError, rules.same(name, "dtype", states.dtype, "x", x.dtype))
-    if states.requires_grad and torch.is_grad_enabled():
-        yield UnsupportedError(
-            f"{name}.requires_grad=True: it is overwritten, and has no derivative; pass {name}.detach(), or use "
-            f"nkiconv.pytorch.causal_conv1d_fn with initial_states"
-        )
+    why = "width - 1" if size in (None, columns) else "width - 2 + the longest sequence's tokens"
+    yield from overwritten(name, states, x, "slots, C, state_len", columns, why)
 
 
 def _indices(name: str, indices: Tensor | None, count: int, slots: int, several: bool) -> Iterator[NkiconvError]:
@@ -218,12 +191,6 @@ def _indices(name: str, indices: Tensor | None, count: int, slots: int, several:
         yield from refused(GeometryError, rules.shape(name, shape, (count,), "[sequences]"))
 
 
-def _each(named: dict[str, Any], count: int) -> Iterator[NkiconvError]:
-    for name, one in named.items():
-        if isinstance(one, Tensor):
-            yield from refused(GeometryError, rules.shape(name, one.shape, (count,), "[sequences]"))
-
-
 def _flags(has_initial_state: Any) -> Iterator[NkiconvError]:
     if has_initial_state is None:
         return
@@ -233,14 +200,14 @@ def _flags(has_initial_state: Any) -> Iterator[NkiconvError]:
 
 
 def _named_once(
-    name: str, indices: Tensor, states: Tensor, pad_slot_id: int | None, blocks: tuple[Any, ...]
+    name: str, indices: Tensor | None, states: Tensor, pad_slot_id: int | None, blocks: tuple[Any, ...]
 ) -> Iterator[NkiconvError]:
     """Errors of slot numbers and of block numbers (written, read), if their values are readable.
 
     Sequences may share the slot that they read, as shared prefixes do, but not the one that they write.
     """
     numbers = [one for one in blocks if one is not None]
-    if not all(has_values(one) for one in (indices, *numbers)):
+    if indices is None or not all(map(has_values, (indices, *numbers))):
         return
     table = indices.long().reshape(indices.shape[0], -1)
     for one in numbers:

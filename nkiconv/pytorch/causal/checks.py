@@ -72,7 +72,7 @@ def _check_update(
     numbers = {"cache_seqlens": cache_seqlens, "conv_state_indices": conv_state_indices}
     raise_all(summary, list(kinds({"x": x, "weight": weight, "bias": bias, "conv_state": conv_state}, numbers)))
     raise_all(summary, list(shapes(x, weight, bias)))
-    raise_all(summary, [*_buffer(x, conv_state, weight, conv_state_indices), *_per_row(x, numbers)])
+    raise_all(summary, [*_buffer(x, conv_state, weight, conv_state_indices), *of_each(numbers, x.shape[0], "N")])
 
 
 def activation_of(where: str, activation: Any) -> str | None:
@@ -86,31 +86,31 @@ def activation_of(where: str, activation: Any) -> str | None:
 
 def kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvError]:
     """Errors of kinds, dtypes and devices."""
-    sound = True
-    for name, tensor in given.items():
-        for error in tensor_violations(name, tensor) if tensor is not None or name in _NEEDED else ():
-            sound = False
-            yield error
-    for name, tensor in given.items() if sound else ():
-        yield from float64_violations(name, tensor, given["x"], "x") if tensor is not None else ()
+    given = {name: one for name, one in given.items() if one is not None or name in _NEEDED}
+    numbers = {name: one for name, one in numbers.items() if one is not None}
+    wrong = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
+    yield from wrong
+    for name, tensor in given.items() if not wrong else ():
+        yield from float64_violations(name, tensor, given["x"], "x")
     for name, tensor in numbers.items():
-        if tensor is None:
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            sound = False
-            yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
-        elif tensor.dtype not in INTEGERS:
-            yield DtypeError(f"{name}.dtype={tensor.dtype}: must be torch.int32 or torch.int64; cast it")
+        if told := not_integers(name, tensor):
+            yield DtypeError(told)
         elif tensor.layout != torch.strided:
             yield LayoutError(f"{name}.layout={tensor.layout}: accepted is torch.strided; call .to_dense()")
-    if not sound:
+    if wrong or not all(isinstance(one, torch.Tensor) for one in numbers.values()):
         return
     device = given["x"].device
     for name, tensor in {**given, **numbers}.items():
-        if tensor is None or tensor.device == device or (name in numbers and tensor.device.type == "cpu"):
-            continue
-        or_cpu = ", or cpu" if name in numbers else ""
-        yield UnsupportedError(f"{name}.device={tensor.device}: must be that of x, {device}{or_cpu}; move one of them")
+        if tensor.device != device and not (name in numbers and tensor.device.type == "cpu"):
+            where = f"{device}{', or cpu' * (name in numbers)}"
+            yield UnsupportedError(f"{name}.device={tensor.device}: must be that of x, {where}; move one of them")
+
+
+def not_integers(name: str, one: Any) -> str:
+    """Why this is no tensor of integers, or ""."""
+    if not isinstance(one, torch.Tensor):
+        return f"{name}: must be a torch.Tensor, not {type(one).__name__}; convert it"
+    return "" if one.dtype in INTEGERS else f"{name}.dtype={one.dtype}: must be torch.int32 or torch.int64; cast it"
 
 
 def shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:
@@ -146,16 +146,30 @@ def _sequences(
     """Errors of the shapes of cu_seqlens and seq_idx; `sequences` checks their values."""
     if seq_idx is not None:
         yield from refused(GeometryError, rules.shape("seq_idx", seq_idx.shape, (x.shape[0], x.shape[2]), "[N, L]"))
-    if cu_seqlens is None:
-        return
-    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
-        yield GeometryError(
-            f"cu_seqlens.shape={tuple(cu_seqlens.shape)}: must be [sequences + 1], 2 or more; pass 0 and their ends"
-        )
-    if x.shape[0] != 1:
-        yield GeometryError(
+    if cu_seqlens is not None:
+        yield from refused(GeometryError, bounds("cu_seqlens", cu_seqlens))
+        rows = (
             f"x.shape={tuple(x.shape)}: with cu_seqlens all sequences are in one row, [1, C, total]; concatenate rows"
         )
+        yield from refused(GeometryError, rows if x.shape[0] != 1 else "")
+
+
+def bounds(name: str, starts: torch.Tensor) -> str:
+    """Where one sequence or more begin, and their end."""
+    if starts.dim() == 1 and starts.shape[0] >= 2:
+        return ""
+    return f"{name}.shape={tuple(starts.shape)}: must be [sequences + 1], 2 or more; pass 0 and their ends"
+
+
+def cumulated(name: str, starts: torch.Tensor, tokens: int, whole: bool = True) -> str:
+    """int64 numbers of tokens before each sequence, and of all of them: as many as x has, or, unless `whole`, fewer."""
+    rises, end = bool((starts[1:] >= starts[:-1]).all()), int(starts[-1])
+    if int(starts[0]) == 0 and rises and (end == tokens or (end < tokens and not whole)):
+        return ""
+    return (
+        f"{name}={shown(starts[:13].tolist())}: must begin with 0, never fall, and end {'' if whole else 'at most '}"
+        f"with x's {tokens} tokens; pass the cumulated lengths of the sequences"
+    )
 
 
 def _states(
@@ -177,32 +191,37 @@ def _buffer(
     x: torch.Tensor, conv_state: torch.Tensor, weight: torch.Tensor, indices: torch.Tensor | None
 ) -> Iterator[NkiconvError]:
     """Errors of causal_conv1d_update's buffer."""
-    letters = "[N, C, state_len]" if indices is None else "[rows, C, state_len]"
+    letters = f"{'N' if indices is None else 'rows'}, C, state_len"
     shape = tuple(conv_state.shape)
-    if conv_state.dim() != 3:
-        yield LayoutError(f"conv_state.shape={shape}: must have 3 axes, {letters}; reshape it")
-        return
-    if (indices is None and shape[0] != x.shape[0]) or shape[1] != x.shape[1]:
+    if len(shape) == 3 and ((indices is None and shape[0] != x.shape[0]) or shape[1] != x.shape[1]):
         yield GeometryError(
-            f"conv_state.shape={shape}: must be {letters} for x.shape={tuple(x.shape)}; pass a row for each of x's, or "
-            f"conv_state_indices"
+            f"conv_state.shape={shape}: must be [{letters}] for x.shape={tuple(x.shape)}; pass a row for each of x's, "
+            f"or conv_state_indices"
         )
-    if shape[2] < weight.shape[1] - 1:
-        yield GeometryError(
-            f"conv_state.shape={shape}: state_len must be at least width - 1 = {weight.shape[1] - 1}; pass a longer one"
-        )
-    yield from refused(DtypeError, rules.same("conv_state", "dtype", conv_state.dtype, "x", x.dtype))
-    if conv_state.requires_grad and torch.is_grad_enabled():
+    yield from overwritten("conv_state", conv_state, x, letters, weight.shape[1] - 1)
+
+
+def overwritten(
+    name: str, states: torch.Tensor, x: torch.Tensor, letters: str, columns: int, why: str = "width - 1"
+) -> Iterator[NkiconvError]:
+    """Errors of states that a call overwrites, with such axes; columns: that it needs, and why so many."""
+    yield from refused(LayoutError, rules.rank(name, states.shape, letters))
+    if states.dim() == 3 and states.shape[2] < columns:
+        shape = tuple(states.shape)
+        yield GeometryError(f"{name}.shape={shape}: state_len must be at least {why} = {columns}; pass a longer one")
+    yield from refused(DtypeError, rules.same(name, "dtype", states.dtype, "x", x.dtype))
+    if states.requires_grad and torch.is_grad_enabled():
         yield UnsupportedError(
-            "conv_state.requires_grad=True: it is overwritten, and has no derivative; pass conv_state.detach(), or use "
-            "causal_conv1d_fn with initial_states"
+            f"{name}.requires_grad=True: it is overwritten, and has no derivative; pass {name}.detach(), or use "
+            f"nkiconv.pytorch.causal_conv1d_fn with initial_states"
         )
 
 
-def _per_row(x: torch.Tensor, numbers: dict[str, Any]) -> Iterator[NkiconvError]:
-    for name, tensor in numbers.items():
-        if tensor is not None:
-            yield from refused(GeometryError, rules.shape(name, tensor.shape, x.shape[:1], "[N]"))
+def of_each(numbers: dict[str, Any], count: int, letter: str) -> Iterator[NkiconvError]:
+    """Errors of tensors without a number for each row or sequence."""
+    for name, one in numbers.items():
+        if isinstance(one, torch.Tensor):
+            yield from refused(GeometryError, rules.shape(name, one.shape, (count,), f"[{letter}]"))
 
 
 def has_values(tensor: torch.Tensor) -> bool:

@@ -13,11 +13,11 @@ from ...schedules.split import LAYOUTS, TAPS_MAX
 from ..computers import host, modes
 from ..errors import LayoutError
 from ..function_modes import one_call
-from .call import Call
 from .checks import activation_of, check_call, check_update
 from .operator import convolve
 from .ring import ConvState
 from .split import causal_conv1d_split
+from .states import Call
 
 
 @one_call

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,14 +25,14 @@ from torch.nn import functional as F
 
 from ..computers import dispatch, host, modes
 from ..errors import UnsupportedError
-from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
+from ..operators import autograd, filter_gradients, gradients, sharding
 from ..operators.called import Called
 from ..operators.calls import call, own, with_batch
 from ..operators.frames import last_of, with_state
 from ..operators.registrar import Transforms, arguments_of, define
 from . import sequences, states
-from .call import Call
 from .checks import check_call
+from .states import Call
 
 _NAME = "causal_conv1d_fn"
 
@@ -54,11 +55,11 @@ def _check(given: Call) -> None:
 def _forward(*args: Any) -> tuple[Tensor, Tensor]:
     given = Call(*args)
     _check(given)
-    x, w, final = given.x, given.w, given.return_final_states
     if not given.is_packed:
-        return states.convolve(given.asked, x, w, given.bias, given.initial_states, final)
+        return states.convolve(given)
     y, state = sequences.forward(given)
-    return y, state if given.cu_seqlens is not None or final else x.new_empty(x.shape[0], x.shape[1], 0)
+    has_states = given.cu_seqlens is not None or given.return_final_states
+    return y, state if has_states else given.x.new_empty(*given.x.shape[:2], 0)
 
 
 def _fake(*args: Any) -> tuple[Tensor, Tensor]:
@@ -189,24 +190,17 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
             f"{_NAME}: torch.vmap takes no packed sequences (cu_seqlens, seq_idx); concatenate the batches in the row"
         )
     size = info.batch_size
-    x, weight, bias, initial = (
-        tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(args[:4], in_dims[:4], strict=True)
-    )
-    each = [with_batch(x, in_dims[0], size)]
-    each += [] if initial is None else [with_batch(initial, in_dims[3], size)]
-    if in_dims[1] is None and in_dims[2] is None:
-        rows = [tensor.flatten(0, 1) for tensor in each]
-        found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
-        y, final = (one.unflatten(0, (size, one.shape[0] // size)) for one in found)
-        return (y, final), (0, 0)
-    rows = [tensor.transpose(0, 1).flatten(1, 2) for tensor in each]
-    weight = with_batch(weight, in_dims[1], size).flatten(0, 1)
-    bias = None if bias is None else with_batch(bias, in_dims[2], size).flatten()
-    found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
-    channels = rows[0].shape[1] // size
-    y, final = (one.reshape(one.shape[0], size, channels, one.shape[2]) for one in found)
-    return (y, final), (1, 1)
+    x, weight, bias, initial = (with_batch(one, dim, size) for one, dim in zip(args[:4], in_dims, strict=False))
+    axis = 0 if in_dims[1] is None and in_dims[2] is None else 1
+    if axis == 0:
+        _, weight, bias, *_ = args
+        x, initial = (None if one is None else one.flatten(0, 1) for one in (x, initial))
+    else:
+        x, initial = (None if one is None else one.transpose(0, 1).flatten(1, 2) for one in (x, initial))
+        weight, bias = (None if one is None else one.flatten(0, 1) for one in (weight, bias))
+    found = CAUSAL_CONV1D(x, weight, bias, initial, None, None, *rest)
+    y, final = (one.unflatten(axis, (size, one.shape[axis] // size)) for one in found)
+    return (y, final), (axis, axis)
 
 
 def convolve(given: Call, *, direct: bool | None = None, lent: bool = False) -> tuple[Tensor, Any]:
@@ -228,17 +222,16 @@ def convolve(given: Call, *, direct: bool | None = None, lent: bool = False) -> 
     return own(found[0]), own(found[1])
 
 
-def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
-    channels, width = weight
-    return flop_formulas.of_convolution(states.causal(channels, 0), x, (channels, 1, width), x)
+def _flops(x: Any, weight: Any, *_: Any, out_shape: Any = None) -> int:
+    return 2 * int(x[0] * x[2] * math.prod(weight))
 
 
 def _packed_backward_flops(_g: Any, _final: Any, x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
     """dL/dx and the initial states are one convolution; with an activation the forward's runs again."""
     needs, activation, _ = rest[-3:]
     convolutions = int(needs[0] or needs[3]) + int(activation is not None)
-    filters = flop_formulas.of_filters(x, x, (weight[0], 1, weight[1])) if needs[1] else 0
-    return convolutions * _flops(x, weight, out_shape=x) + filters
+    filters = filter_gradients.flops(x, x, (weight[0], 1, weight[1])) if needs[1] else 0
+    return convolutions * _flops(x, weight) + filters
 
 
 def _by_rows(_x: Any, _w: Any, _bias: Any, _initial: Any, cu_seqlens: Any, *_: Any) -> Any:

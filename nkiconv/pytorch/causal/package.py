@@ -18,10 +18,10 @@ from ..computers import modes
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
 from ..operators.frames import with_state
 from ..places import int_of
-from .call import Call
-from .checks import INTEGERS, activation_of
+from .checks import activation_of, not_integers
 from .functions import causal_conv1d_fn, causal_conv1d_update, like, of_one_kind
 from .operator import derivatives
+from .states import Call
 
 #: Of causal-conv1d: whose arguments and results these are.
 VERSION = "1.6.1"
@@ -114,21 +114,14 @@ def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -
 
 
 def _violations(x: Tensor, cu_seqlens: Tensor, state_len: int) -> list[NkiconvError]:
-    given = {"x": x, "cu_seqlens": cu_seqlens}.items()
-    kinds = (f"{name}: must be a torch.Tensor, not {type(one).__name__}; convert it" for name, one in given
-             if not isinstance(one, Tensor))  # fmt: skip
-    found: list[NkiconvError] = [*refused(DtypeError, *kinds)]
-    if found:
-        return found
-    if x.dim() != 2:
-        found.append(LayoutError(f"x.shape={tuple(x.shape)}: must have 2 axes, [total, C]; reshape it"))
-    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 1:
-        found.append(
-            GeometryError(f"cu_seqlens.shape={tuple(cu_seqlens.shape)}: must be [sequences + 1]; pass 0 and their ends")
-        )
-    if cu_seqlens.dtype not in INTEGERS:
-        found.append(DtypeError(f"cu_seqlens.dtype={cu_seqlens.dtype}: must be torch.int32 or torch.int64; cast it"))
-    return [*found, *refused(GeometryError, rules.number("state_len", state_len, least=0))]
+    if not isinstance(x, Tensor):
+        return [DtypeError(f"x: must be a torch.Tensor, not {type(x).__name__}; convert it")]
+    if told := not_integers("cu_seqlens", cu_seqlens):
+        return [DtypeError(told)]
+    shape = tuple(cu_seqlens.shape)
+    ends = "" if len(shape) == 1 and shape[0] else f"cu_seqlens.shape={shape}: must be [sequences + 1]; pass 0 and ends"
+    geometry = refused(GeometryError, ends, rules.number("state_len", state_len, least=0))
+    return [*refused(LayoutError, rules.rank("x", x.shape, "total, C")), *geometry]
 
 
 def causal_conv1d_varlen_states_ref(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:

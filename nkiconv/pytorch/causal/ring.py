@@ -42,9 +42,7 @@ class ConvState:
         if self.indices is None:
             self.conv_state.copy_(final)
         else:
-            source, some = self._writers()
-            values = torch.where(some, final[source], held[source])
-            self.conv_state.index_copy_(0, self._rows()[source], values)
+            write(self.conv_state, final, self.indices)
 
     def _rows(self) -> Tensor:
         """[N]: rows of conv_state; arbitrary for padding."""
@@ -64,19 +62,25 @@ class ConvState:
 
     def _write_ring(self, x: Tensor, positions: Tensor) -> None:
         rows, values = self._rows(), x.transpose(1, 2)
-        if self.indices is not None:
-            source, some = self._writers()
+        if self.padding is not None:
+            source, some = _writers(self.padding)
             rows, positions = rows[source], positions[source]
             values = torch.where(some, values[source], self._ring(rows, positions))
         self.conv_state[rows[:, None], :, positions] = values
 
-    def _writers(self) -> tuple[Tensor, Tensor]:
-        """([N]: the row of x whose state each row writes; whether any row is no padding).
 
-        Shapes must not depend on the number of padding rows: padding repeats the write of the first other row, or, if
-        all rows are padding, writes the present values.
-        """
-        assert self.padding is not None
-        rows = torch.arange(self.padding.shape[0], device=self.padding.device)
-        first = self.padding.int().argmin()
-        return torch.where(self.padding, first, rows), ~self.padding.all()
+def write(held: Tensor, values: Tensor, rows: Tensor) -> None:
+    """Write values [N, ...] to rows [N] of a tensor; a negative number skips one."""
+    source, some = _writers(rows < 0)
+    target = rows[source].clamp(min=0)
+    held.index_copy_(0, target, torch.where(some, values[source], held.index_select(0, target)))
+
+
+def _writers(skipped: Tensor) -> tuple[Tensor, Tensor]:
+    """([N]: the row whose value each row writes; whether any row is not skipped).
+
+    Shapes must not depend on the number of skipped rows: these repeat the first write of another row, or, if all are
+    skipped, write the present values.
+    """
+    rows = torch.arange(skipped.shape[0], device=skipped.device)
+    return torch.where(skipped, skipped.int().argmin(), rows), ~skipped.all()

@@ -24,15 +24,25 @@ from typing import Any
 
 import torch
 
+from ...errors import refuse, shown
 from ..computers import dispatch, host
 from ..errors import GeometryError, UnsupportedError
 from ..operators import filter_gradients, gradients
 from ..operators.called import Called
 from ..operators.convolution import Convolution, filter_like
-from .call import Call
+from .checks import cumulated
+from .states import Call
 
 #: y of a call.
 Convolve = Callable[[Called], Any]
+#: Rules of a row of seq_idx: of all, and of one with a state in front.
+_RISES = (
+    "must not fall along a row, but for negative numbers (tokens of no sequence); number the sequences in their order"
+)
+_BEGINS = (
+    "with initial_states must begin with a token of a sequence, which goes on after them; cut the tokens of no "
+    "sequence off"
+)
 
 
 @dataclass(frozen=True)
@@ -152,12 +162,7 @@ def _by_offsets(cu_seqlens: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
     offsets, total = cu_seqlens.long(), x.shape[2]
     if _has_data(cu_seqlens):
         offsets = offsets.cpu()
-        rises = bool((offsets[1:] >= offsets[:-1]).all())
-        if int(offsets[0]) != 0 or int(offsets[-1]) != total or not rises:
-            raise GeometryError(
-                f"cu_seqlens={_shown(offsets)}: must begin with 0, never fall, and end with x's {total} tokens; pass "
-                f"the cumulated lengths of the sequences"
-            )
+        refuse(GeometryError, cumulated("cu_seqlens", offsets, total))
     sequence = torch.searchsorted(offsets[1:].contiguous(), torch.arange(total, device=offsets.device), right=True)
     return Packing(gap, total, None, *(one.to(x.device) for one in (sequence, offsets[:-1], offsets[1:])))
 
@@ -166,42 +171,18 @@ def _by_numbers(seq_idx: torch.Tensor, x: torch.Tensor, gap: int, with_states: b
     seq_idx, total = seq_idx.cpu(), seq_idx.numel()
     belongs = seq_idx >= 0
     current = seq_idx.cummax(1).values.clamp(min=0)  # a token of no sequence keeps its neighbours' distance
-    unsorted = (belongs & (seq_idx != current)).any(1).nonzero()
-    if len(unsorted):
-        row = int(unsorted[0])
-        raise GeometryError(
-            f"seq_idx[{row}]={_shown(seq_idx[row])}: must not fall along a row, but for negative numbers (tokens of no "
-            f"sequence); number the sequences in their order"
-        )
-    late = (~belongs[:, 0] & belongs.any(1)).nonzero()
-    if with_states and len(late):
-        row = int(late[0])
-        raise GeometryError(
-            f"seq_idx[{row}]={_shown(seq_idx[row])}: with initial_states must begin with a token of a sequence, which "
-            f"goes on after them; cut the tokens of no sequence off"
-        )
+    falls, begins_late = (belongs & (seq_idx != current)).any(1), ~belongs[:, 0] & belongs.any(1)
+    for rows, rule in ((falls, _RISES), (begins_late & with_states, _BEGINS)):
+        for row in rows.nonzero()[:1, 0].tolist():
+            raise GeometryError(f"seq_idx[{row}]={shown(seq_idx[row, :13].tolist())}: {rule}")
     begins = torch.ones_like(belongs)
     begins[:, 1:] = current[:, 1:] != current[:, :-1]
     sequence, starts = begins.flatten().cumsum(0) - 1, begins.flatten().nonzero()[:, 0]
     ends = torch.cat([starts[1:], starts.new_tensor([total])])
-    by_row, device = sequence.reshape(belongs.shape), x.device
+    by_row = sequence.reshape(belongs.shape)
     tokens = None if bool(belongs.all()) else belongs.flatten().nonzero()[:, 0]
-    return Packing(
-        gap,
-        total,
-        None if tokens is None else tokens.to(device),
-        (sequence if tokens is None else sequence[tokens]).to(device),
-        starts.to(device),
-        ends.to(device),
-        firsts=by_row[:, 0].to(device),
-        lasts=by_row[:, -1].to(device),
-    )
-
-
-def _shown(numbers: torch.Tensor) -> str:
-    """A row of integers, long ones cut short."""
-    some = ", ".join(str(number) for number in numbers[:12].tolist())
-    return f"[{some}, ...]" if len(numbers) > 12 else f"[{some}]"
+    each = tokens, sequence if tokens is None else sequence[tokens], starts, ends, by_row[:, 0], by_row[:, -1]
+    return Packing(gap, total, *(None if one is None else one.to(x.device) for one in each))  # type: ignore[arg-type]
 
 
 def forward(given: Call) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,6 +9,7 @@ norm by torch, from z rounded to x's dtype.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,7 +32,6 @@ from ...schedules.split import (
 from ..computers import agreements, host, modes
 from ..errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from ..function_modes import one_call
-from ..operators import flop_formulas
 from ..operators.blocks import Block, define_block
 from ..operators.called import Called
 from ..operators.calls import own
@@ -41,9 +41,9 @@ from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
 from ..places import int_of, number_of
 from . import operator, states
-from .call import Call
 from .checks import check_update, kinds, shapes
 from .ring import ConvState
+from .states import Call
 
 #: dtypes of tensors of places.
 _INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -341,9 +341,7 @@ def _again(given: SplitCall) -> list[Tensor]:
 
 
 def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
-    channels, width = weight
-    rows = x[0], channels, x[rest[5].index("W")]
-    return flop_formulas.of_convolution(states.causal(channels, 0), rows, (channels, 1, width), rows)
+    return 2 * int(x[0] * x[rest[5].index("W")] * math.prod(weight))
 
 
 CAUSAL_CONV1D_SPLIT = define_block(

@@ -27,7 +27,7 @@ from ...problem import ConvProblem
 from ...schedules.split import Split
 from .. import b2b, gated, pointwise
 from ..causal import split, states
-from ..causal.call import Call
+from ..causal.states import Call
 from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, read
 from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked

@@ -153,25 +153,22 @@ def batched_images(
     image each; one_of_all: the place of an argument that holds for the batch's calls together alone.
     """
     count = len(dims)
-    moved = [
-        one if one is None or dim is None else one.movedim(dim, 0) for one, dim in zip(args[:count], dims, strict=True)
-    ]
+    pairs = [*zip(args[:count], dims, strict=True)]
     if all(dim is None for place, dim in enumerate(dims) if place not in images):
         given = [
-            one if one is None or place not in images else with_batch(one, dims[place], size).flatten(0, 1)
-            for place, one in enumerate(moved)
+            one if one is None or place not in images else with_batch(one, dim, size).flatten(0, 1)
+            for place, (one, dim) in enumerate(pairs)
         ]
         results = operator(*given, *args[count:])
         return tuple(one.reshape(size, one.shape[0] // size, *one.shape[1:]) for one in results), (0,) * len(results)
     rest = [None if place == one_of_all else one for place, one in enumerate(args[count:], count)]
-    each = [
-        operator(*(one if dim is None else one[i] for one, dim in zip(moved, dims, strict=True)), *rest)
-        for i in range(size)
-    ]
+    each = [operator(*(one if dim is None else one.select(dim, i) for one, dim in pairs), *rest) for i in range(size)]
     found = tuple(torch.stack(some) for some in zip(*each, strict=True))
     return found, (0,) * len(found)
 
 
-def with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """A tensor with its batch in front, the same in all of it where it has none."""
-    return tensor if dim is not None else tensor.expand(size, *tensor.shape)
+def with_batch(tensor: Tensor | None, dim: int | None, size: int) -> Any:
+    """A tensor with its batch axis `dim` in front, the same in all of a batch where it has none; None of None."""
+    if tensor is None:
+        return None
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -27,14 +27,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import conv_flop_count
 
 from ..computers import host
-from . import autograd, filter_gradients, flop_formulas, gradients, inputs, sharding, statistics
+from . import autograd, filter_gradients, gradients, inputs, sharding, statistics
 from .called import Called
 from .calls import (
     PACKED,
@@ -120,9 +122,11 @@ def _define(name: str) -> Any:
 
     def flops(*args: Any, out_shape: Any) -> int:
         called: Any = read(name, args)
-        x, frames, y = called.x, called.frames, out_shape[0] if has_stats or has_norm else out_shape
-        x = x if frames is None else [*x[:2], frames[2] + x[2], *x[3:]]
-        return flop_formulas.of_convolution(called.asked, x, called.w, y)
+        asked, frames, y = called.asked, called.frames, out_shape[0] if has_stats or has_norm else out_shape
+        x = called.x if frames is None else [*called.x[:2], frames[2] + called.x[2], *called.x[3:]]
+        # each element of x meets all taps where there are zeros between them, else each of y
+        spread = asked.transposed or math.prod(asked.lhs_dilation) > 1 == math.prod(asked.stride)
+        return conv_flop_count(list(x), list(called.w), list(y), spread)
 
     def by_images(*args: Any) -> sharding.Split:
         called = read(name, args)
@@ -221,29 +225,19 @@ def batched_call(called: Called, size: int, dims: Sequence[int | None]) -> tuple
 
     Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """
-    asked = called.asked
-    x, w, bias, residual = (
-        tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(called[1:5], dims[:4], strict=True)
-    )
-    assert x is not None
-    assert w is not None
+    x, w, bias, residual = (with_batch(one, dim, size) for one, dim in zip(called[1:5], dims, strict=False))
     of_scales = (dims[4], dims[5]) if len(dims) == 6 else (None, None)
     if called.frames is not None:
-        frames = called.frames if dims[4] is None else called.frames.movedim(dims[4], 0)
-        x = torch.cat([with_batch(frames, dims[4], size), with_batch(x, dims[0], size)], 3)
-        called, dims = called._replace(frames=None), (0, *dims[1:])
+        x = torch.cat([with_batch(called.frames, dims[4], size), x], 3)
+        called = called._replace(frames=None)
     if dims[1] is None and dims[2] is None:
-        x = with_batch(x, dims[0], size)
-        residual = None if residual is None else with_batch(residual, dims[3], size).flatten(0, 1)
+        residual = None if residual is None else residual.flatten(0, 1)
         numbers = batched_scales(called.scales, of_scales, size, x.shape[1], False)
         return _apart(call(called._replace(x=x.flatten(0, 1), residual=residual, scales=numbers)), size, 0)
-    x = with_batch(x, dims[0], size).transpose(0, 1).flatten(1, 2)
-    w = with_batch(w, dims[1], size).flatten(0, 1)
-    bias = None if bias is None else with_batch(bias, dims[2], size).flatten(0, 1)
-    if residual is not None:
-        residual = with_batch(residual, dims[3], size).transpose(0, 1).flatten(1, 2)
-    grouped = dataclasses.replace(asked, groups=asked.groups * size)
+    x, w = x.transpose(0, 1).flatten(1, 2), w.flatten(0, 1)
+    bias = None if bias is None else bias.flatten(0, 1)
+    residual = None if residual is None else residual.transpose(0, 1).flatten(1, 2)
+    grouped = dataclasses.replace(called.asked, groups=called.asked.groups * size)
     numbers = batched_scales(called.scales, of_scales, size, x.shape[0], True)
     return _apart(call(Called(grouped, x, w, bias, residual, scales=numbers)), size, 1)
 

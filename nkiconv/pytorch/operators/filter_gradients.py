@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import conv_flop_count
 
 from ... import rules
 from ...errors import refused
 from ..computers import dispatch, host
 from ..errors import GeometryError, NkiconvError
-from . import autograd, flop_formulas, gradients, sharding
+from . import autograd, gradients, sharding
 from .called import Called
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
@@ -145,16 +146,19 @@ def _define(rank: int) -> Any:
         return of_w if dx is None else of_w + _call(ctx.asked, dx, g, *numbers, False)[0], of_bias
 
     def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        tensors = [one if dim is None else one.movedim(dim, 0) for one, dim in zip(args[:2], in_dims[:2], strict=True)]
-        g = with_batch(tensors[1], in_dims[1], info.batch_size)
-        return _batched(weight_asked(rank, args[2:]), info.batch_size, tensors[0], in_dims[0] is not None, g), (0, 0)
-
-    def flops(x: Any, g: Any, size: Any, *_: Any, out_shape: Any) -> int:
-        return flop_formulas.of_filters(x, g, size)
+        size, (of_x, of_g) = info.batch_size, in_dims[:2]
+        x, g = args[0] if of_x is None else args[0].movedim(of_x, 0), with_batch(args[1], of_g, size)
+        return _batched(weight_asked(rank, args[2:]), size, x, of_x is not None, g), (0, 0)
 
     derivatives = autograd.Derivatives(remember, backward, forward_mode)
     rules = Transforms(batched, flops, lambda *_: ((0, 1), [sharding.SUMMAND] * 2))
     return define(f"conv{rank}d_weight", _ARGUMENTS, tuple[Tensor, Tensor], forward, fake, derivatives, rules)
+
+
+def flops(x: Sequence[int], g: Sequence[int], size: Sequence[int], *_: Any, out_shape: Any = None) -> int:
+    """Of gradients of filters of `size`, as torch counts them, which ignores groups."""
+    of_x, of_g, of_size = ([shape[1], shape[0], *shape[2:]] for shape in (x, g, size))
+    return conv_flop_count(of_x, of_g, of_size)
 
 
 def _batched(

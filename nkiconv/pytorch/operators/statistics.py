@@ -13,7 +13,7 @@ the mean M and variance V of all n elements, as norm_scale_shift reads them. Cou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -104,10 +104,6 @@ def empty(x: Tensor) -> Tensor:
     return x.new_empty((statistics.parts_of(x), *x.shape[:2], norms.STATS), dtype=host.wide_dtype(x))
 
 
-def _stats_remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    autograd.save(ctx, *inputs, output)
-
-
 def gradient(x: Tensor, stats: Tensor, g: Tensor) -> Tensor:
     """dL/dx of dL/dstats."""
     apart, count = _apart(x, stats)
@@ -130,18 +126,26 @@ def _apart(x: Tensor, stats: Tensor) -> tuple[Tensor, int]:
     return host.wide(x) - host.by_channel(mean, x), x[0, 0].numel() if x.shape[0] * x.shape[1] else 1
 
 
-def _stats_backward(ctx: Any, g: Tensor) -> Sequence[Any]:
-    x, stats = ctx.saved_tensors
-    return (gradient(x, stats, g),)
+def _derivatives(turned: Callable[[Tensor], Tensor]) -> autograd.Derivatives:
+    """Of an operator whose result is statistics of its first argument; turned: gives them, and takes them, as [P, N, C,
+    3]."""
 
+    def remember(ctx: Any, args: tuple[Any, ...], output: Tensor) -> None:
+        autograd.save(ctx, args[0], output)
 
-def _stats_forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
-    x, stats = saved
-    return tangent(x, stats, tangents[0])
+    def backward(ctx: Any, g: Tensor) -> Sequence[Any]:
+        x, stats = ctx.saved_tensors
+        return (gradient(x, turned(stats), turned(g)),)
+
+    def forward_mode(_ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+        x, stats = saved
+        return turned(tangent(x, turned(stats), tangents[0]))
+
+    return autograd.Derivatives(remember, backward, forward_mode)
 
 
 def _stats_batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int]:
-    x = with_batch(x if in_dims[0] is None else x.movedim(in_dims[0], 0), in_dims[0], info.batch_size)
+    x = with_batch(x, in_dims[0], info.batch_size)
     stats = channel_stats(x.flatten(0, 1))
     return stats.reshape(stats.shape[0], *x.shape[:3], norms.STATS), 1
 
@@ -156,30 +160,8 @@ def _known_forward(x: Tensor, stats: Tensor) -> Tensor:
     return stats.clone()
 
 
-def _known_fake(x: Tensor, stats: Tensor) -> Tensor:
-    check_stats("stats", stats.transpose(0, 1), x)
-    return torch.empty_like(stats)
-
-
-def _known_remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    autograd.save(ctx, inputs[0], output)
-
-
-def _known_backward(ctx: Any, g: Tensor) -> Sequence[Any]:
-    x, stats = ctx.saved_tensors
-    return gradient(x, stats.transpose(0, 1), g.transpose(0, 1)), None
-
-
-def _known_forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
-    x, stats = saved
-    return tangent(x, stats.transpose(0, 1), tangents[0]).transpose(0, 1)
-
-
 def _known_batched(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
-    x, stats = (
-        with_batch(one if dim is None else one.movedim(dim, 0), dim, info.batch_size)
-        for one, dim in zip(args, in_dims, strict=True)
-    )
+    x, stats = (with_batch(one, dim, info.batch_size) for one, dim in zip(args, in_dims, strict=True))
     found = torch.ops.nkiconv.known_stats.default(x.flatten(0, 1), stats.flatten(0, 1))
     return own(found).reshape(stats.shape), 0
 
@@ -243,14 +225,10 @@ def _norm_forward_mode(
 def _norm_batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Batches are more channels, and more groups of them."""
     size, (stats, weight, bias, norm, num_groups, eps) = info.batch_size, args
-    moved = [
-        None if one is None else with_batch(one if dim is None else one.movedim(dim, 0), dim, size)
-        for one, dim in zip((stats, weight, bias), in_dims[:3], strict=True)
-    ]
-    together = None if moved[0] is None else moved[0].movedim(0, 2).flatten(2, 3)
-    assert together is not None
-    of_weight, of_bias = (None if one is None else one.flatten() for one in moved[1:])
-    groups = None if norm != "group" else size * Norm(norm, num_groups, eps).groups(stats.shape[-2])
+    moved, *affine = (with_batch(one, dim, size) for one, dim in zip((stats, weight, bias), in_dims, strict=False))
+    together = moved.movedim(0, 2).flatten(2, 3)
+    of_weight, of_bias = (None if one is None else one.flatten() for one in affine)
+    groups = None if norm != "group" else size * Norm(norm, num_groups, eps).groups(moved.shape[-2])
     found = norm_scale_shift(together, of_weight, of_bias, Norm(norm, groups, eps))
     return tuple(one.reshape(*one.shape[:-1], size, -1) for one in found), (found[0].dim() - 1,) * 4
 
@@ -261,7 +239,7 @@ define(
     Tensor,
     _stats_forward,
     _stats_fake,
-    autograd.Derivatives(_stats_remember, _stats_backward, _stats_forward_mode),
+    _derivatives(lambda stats: stats),
     Transforms(_stats_batched, None, lambda *_: ((0,), [sharding.SECOND])),
 )
 define(
@@ -269,8 +247,8 @@ define(
     {"input": Tensor, "stats": Tensor},
     Tensor,
     _known_forward,
-    _known_fake,
-    autograd.Derivatives(_known_remember, _known_backward, _known_forward_mode),
+    _known_forward,
+    _derivatives(lambda stats: stats.transpose(0, 1)),
     Transforms(_known_batched, None, lambda *_: ((0, 1), [sharding.SHARDED])),
 )
 _AFFINE = {"weight": Tensor | None, "bias": Tensor | None}
