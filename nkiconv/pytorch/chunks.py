@@ -1,4 +1,5 @@
-"""Streaming convolutions of rows, transposed ones too: chunk by chunk, with a state, equal to the whole rows.
+"""Streaming convolutions of rows, transposed ones too: chunk by chunk, with a state, equal to the whole rows; and the
+planes that `nn.CausalConv3d` puts in front of videos: zeros, the first frame, or a chunk's cache.
 
 A state holds inputs, not partial sums: each output is summed in fp32 and rounded once, whole or in chunks. The caller
 keeps it as a tensor, visible to torch.compile, torch.export and autograd.
@@ -7,7 +8,7 @@ keeps it as a tensor, visible to torch.compile, torch.export and autograd.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,15 +16,15 @@ from torch import Tensor
 
 from .. import rules
 from ..axis import BLANK_FROM, BLANK_MOST
-from ..errors import refused
-from .errors import GeometryError, NkiconvError, raise_all
+from ..errors import refuse, refused, shown
+from .errors import GeometryError, KindError, LayoutError, NkiconvError, raise_all
 from .function_modes import unscripted
 from .functional import conv1d
 from .operators.tensor_kinds import beside_violations, tensor_violations
 from .places import int_of, per_axis
 from .transposed import conv_transpose1d
 
-#: Padding in front of a first chunk, by torch's padding_mode.
+#: Padding in front of a first chunk, by torch's padding_mode, or of a video.
 FRONTS = ("zeros", "replicate")
 
 
@@ -58,7 +59,8 @@ def conv1d_chunk(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    rows = _behind(input, state, weight)
+    _check(input, state, weight)
+    rows = input if state is None or state.shape[-1] == 0 else torch.cat([state, input], -1)
     (step,), (gap,) = per_axis("stride", stride, 1), per_axis("dilation", dilation, 1)
     window = (weight.shape[2] - 1) * gap + 1
     if not 1 <= step <= window:
@@ -111,7 +113,7 @@ def conv_transpose1d_chunk(
     wrong = rules.number("stride", step), rules.number("dilation", gap)
     raise_all("conv_transpose1d_chunk cannot run this call", list(refused(GeometryError, *wrong)))
     held = (window - 1) // step
-    raise_all("conv_transpose1d_chunk cannot run this call", list(_too_large("dilation", gap, input, held)))
+    refuse(GeometryError, _too_large("dilation", gap, input, held))
     if state is None:
         state = input.new_zeros(*input.shape[:-1], held)
     if state.shape[-1] != held:
@@ -129,7 +131,7 @@ def conv_transpose1d_chunk(
 
 def front_of(input: Tensor, front: int, padding_mode: str) -> Tensor:
     """The padding in front of a first chunk: zeros, or copies of its first element. Raises GeometryError."""
-    raise_all("a chunk cannot be padded", list(_too_large("front", front, input, front)))
+    refuse(GeometryError, _too_large("front", front, input, front))
     if padding_mode == "replicate":
         return input[..., :1].expand(*input.shape[:-1], front)
     return input.new_zeros(*input.shape[:-1], front)
@@ -146,20 +148,15 @@ def check_front(front: int | None, window: int, stride: int) -> int:
     return found
 
 
-def _too_large(name: str, value: int, input: Tensor, held: int) -> Iterator[NkiconvError]:
-    """Errors of an argument that makes a state of so many inputs, nearly all of them zeros."""
+def _too_large(name: str, value: int, input: Tensor, held: int) -> str:
+    """Why an argument is refused that makes a state of so many inputs, nearly all of them zeros, or ""."""
+    if held <= max(BLANK_FROM, BLANK_MOST * input.shape[-1]):
+        return ""
     size = math.prod(input.shape[:-1]) * held * input.element_size()
-    if held > BLANK_FROM and held > BLANK_MOST * input.shape[-1]:
-        yield GeometryError(
-            f"{name}={value:,}: its state has {held:,} inputs, {size / 2**30:,.1f} GiB, of which a chunk brings "
-            f"{input.shape[-1]:,}; use less, or longer chunks"
-        )
-
-
-def _behind(input: Tensor, state: Tensor | None, weight: Tensor) -> Tensor:
-    """input after a state."""
-    _check(input, state, weight)
-    return input if state is None or state.shape[-1] == 0 else torch.cat([state, input], -1)
+    return (
+        f"{name}={value:,}: its state has {held:,} inputs, {size / 2**30:,.1f} GiB, of which a chunk brings "
+        f"{input.shape[-1]:,}; use less, or longer chunks"
+    )
 
 
 def _check(input: Any, state: Any, weight: Any) -> None:
@@ -184,3 +181,44 @@ def _check(input: Any, state: Any, weight: Any) -> None:
     if state is not None:
         errors += beside_violations("state", state, input)
     raise_all("a chunk cannot be convolved", errors)
+
+
+Sides = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+
+
+def sides_of(padding: int | tuple[int, ...], window: int) -> Sides:
+    """((front, 0), (top, bottom), (left, right)) of a CausalConv3d's padding; window: of planes.
+
+    Raises GeometryError, KindError.
+    """
+    axes = len(padding) if isinstance(padding, (tuple, list)) else 3
+    if axes not in (2, 3):
+        raise KindError(
+            f"padding={shown(padding)}: must be an int, (height, width) or (depth, height, width); pass one"
+        )
+    values = per_axis("padding", padding, axes)
+    refuse(GeometryError, rules.numbers("padding", values, least=0))
+    front = window - 1 if axes == 2 else 2 * values[0]
+    return (front, 0), (values[-2], values[-2]), (values[-1], values[-1])
+
+
+def in_front(x: Tensor, cache: Tensor | None, front: int, time_padding: str) -> tuple[Tensor | None, int]:
+    """(planes in front of x, zeros before these) where a layer wants `front` planes there.
+
+    These are the cache and, where it lacks some, zeros or copies of the first plane. Raises LayoutError.
+    """
+    for name, one in (("input", x), ("cache_x", cache)):
+        is_left_out = one is None and name == "cache_x"
+        if not is_left_out and (not isinstance(one, Tensor) or one.dim() not in (4, 5)):
+            told = tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__
+            raise LayoutError(
+                f"{name}: must be a tensor [N, C, planes, H, W] or [C, planes, H, W], not {told}; pass one"
+            )
+    if cache is not None:
+        cache = cache.to(x.device)
+    held = 0 if cache is None else cache.shape[-3]
+    if time_padding == "zeros" or held >= front:
+        return cache, front - held
+    first = (x if cache is None or held == 0 else cache).narrow(-3, 0, 1)
+    copies = first.expand(*first.shape[:-3], front - held, *first.shape[-2:])
+    return copies if cache is None else torch.cat([copies, cache], -3), 0

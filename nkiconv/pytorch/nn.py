@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from .. import rules
+from ..errors import refuse
 from .blocks import GatedDeltaConv
+from .chunks import FRONTS, in_front, sides_of
+from .errors import UnsupportedError
 from .functional import conv1d, conv2d, conv3d
 from .fused_module import Fused, padded
 from .gated_modules import ConformerConv, GatedShortConv
 from .norm_act_modules import NormActConv
 from .operators.frames import last
-from .streaming import check_time_padding, in_front, sides_of
 from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
 __all__ = [
@@ -226,7 +228,7 @@ class CausalConv3d(Conv3d):
         time_padding: str = "zeros",
         **fused: Any,
     ) -> None:
-        check_time_padding(time_padding)
+        refuse(UnsupportedError, rules.accepted("time_padding", time_padding, FRONTS))
         numbers = in_channels, out_channels, kernel_size, stride, 0, dilation, groups, bias, padding_mode
         super().__init__(*numbers, device, dtype, **fused)
         self.time_padding = time_padding

@@ -106,8 +106,10 @@ refused(lambda **more: nn.CausalConv3d(4, 6, 3, **more)(torch.zeros(1, 4, 3, 5, 
     ({"time_padding": "mirror"}, UnsupportedError, "time_padding='mirror': accepted are zeros, replicate"),
     ({"padding": "same"}, TypeError, "padding='same': must be an int"),
     ({"padding": (-1, 0)}, GeometryError, "must be at least 0"),
+    ({"padding": (True, 1)}, TypeError, r"padding=\(True, 1\): must be an int"),
     ({}, LayoutError, "cache_x: must be a tensor"),
 ])  # fmt: skip
+ROWS += [(lambda: nn.CausalConv3d(4, 6, 3, time_padding="replicate")(None), LayoutError, "input: must be a tensor")]
 
 # Norms and activations before convolutions, and norms after them.
 X, W, B = integers(2, 6, 5, 6), integers(4, 6, 3, 3), integers(4)
@@ -384,7 +386,7 @@ refused(fla.causal_conv1d, {"x": X, "weight": W}, [
     ({"x": X[0]}, LayoutError, "x.shape"),
     ({"weight": None}, DtypeError, "weight: must be"),
     ({"weight": W[:2]}, GeometryError, "weight.shape"),
-    ({"residual": X[:1]}, GeometryError, "residual: must be"),
+    ({"residual": X[:1]}, GeometryError, "residual.shape=.1, 5, 3.: must be x"),
     ({"initial_state": integers(2, 3, 3)}, GeometryError, "initial_state: must be"),
 ])  # fmt: skip
 refused(fla.causal_conv1d_update, {"x": X, "cache": integers(2, 3, 4), "residual": None, "weight": W}, [

@@ -1,5 +1,6 @@
 """Videos and rows in chunks: frames in front of conv3d's input, CausalConv3d of video VAEs, codecs' states."""
 
+import numpy as np
 import pytest
 import torch
 from causal import DTYPES, MODES, computing, integers
@@ -38,7 +39,7 @@ def by_definition(conv, x, cache, front, spatial, mode):
 
 # why, taps, other arguments of CausalConv3d, (planes in front, spatial, how) and other arguments of the reference
 LAYERS = [
-    ("Wan", 3, {"padding": 1}, (2, (1, 1), "zeros"), {}),
+    ("Wan", 3, {"padding": np.int64(1)}, (2, (1, 1), "zeros"), {}),
     ("Wan's upsampling", (3, 1, 1), {"padding": (1, 0, 0)}, (2, (0, 0), "zeros"), {}),
     ("Wan's downsampling", (3, 1, 1), {"padding": 0, "stride": (2, 1, 1)}, (0, (0, 0), "zeros"), {}),
     ("LTX, zeros around", 3, {"padding": (1, 1), "time_padding": "replicate"}, None, {}),
