@@ -131,8 +131,8 @@ def together_unsupported(geometry: Geometry, options: Options, settings: PixelSe
     if not can_fold(geometry, fold, shifts):
         return (
             f"{given}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}, S={geometry.columns.taps}: fold must "
-            f"divide P, with fold * stride * shifts * C <= {P_MAX}, fold * K <= {BANK_COLUMNS}, shifts <= S, no crop "
-            f"at the top, one plane of taps, no lhs_dilation of rows, or of shifted columns, and no cast of NHWC; use 1"
+            f"divide P, with fold * K <= {BANK_COLUMNS}, shifts * C <= {P_MAX}, shifts <= S, no crop at the top, one "
+            f"plane of taps, no lhs_dilation of rows, or of shifted columns, and no cast of NHWC; use 1"
         )
     return ""
 

@@ -157,8 +157,7 @@ def shifts_of(geometry: Geometry, fold: int) -> list[int]:
     """For each number of products of a column of taps the most shifts that the partitions have room for."""
     rows, S = geometry.rows, geometry.columns.taps
     step, seen = fold * rows.stride, seen_rows(rows, fold) + 1
-    slots = [1 if fold == 1 else step, *range(seen, step - 1, -step)]
-    most = {max(1, min(S, P_MAX // (one * geometry.C))) for one in slots}
+    most = {max(1, min(S, P_MAX // (one * geometry.C))) for one in (1, step, *range(seen, step - 1, -step))}
     return sorted({div_ceil(S, div_ceil(S, one)) for one in most})
 
 

@@ -54,7 +54,7 @@ class PixelSettings(Settings):
     )
     side: int = count("neighbouring pixels of a partition", 1, 4096, near=BY_SHAPE)
     fold: int = count(
-        "rows of y in the columns of the Tensor Engine, with fold * stride rows of x, or more, on its rows",
+        "rows of y in the columns of the Tensor Engine; fold * stride rows of x, or more, are on its rows, if they fit",
         1,
         P_MAX,
         near=(1, 2, 3, 4, 6, 8),
@@ -80,9 +80,10 @@ class Source:
 
     fold: rows of y packed along the columns of the Tensor Engine. slots: rows of x on the partitions; row h of slot j
     is padded row h * step + j of x. A product takes the taps of all slots, and a column of taps `down` products. slots
-    and step are 1 if rows are not packed; then `rows` is that of the problem. shifts: copies of all slots, each one tap
-    further on the right, so that a product takes so many columns of taps; `columns` has a multiple of them. dense: rows
-    and columns of x are stored without zeros between elements, as all pixels of a tile see x at the same taps.
+    and step are 1 if rows of x are not packed; then `rows` has as taps the rows that `fold` rows of y see, or is the
+    problem's if fold is 1. shifts: copies of all slots, each one tap further on the right, so that a product takes so
+    many columns of taps; `columns` has a multiple of them. dense: rows and columns of x are stored without zeros
+    between elements, as all pixels of a tile see x at the same taps.
     """
 
     planes: Axis
@@ -98,6 +99,11 @@ class Source:
     def copies(self) -> int:
         """Copies of the channels on the partitions: (shift, slot)."""
         return self.shifts * self.slots
+
+    @property
+    def packed_taps(self) -> bool:
+        """Whether products are not those of the problem's rows of taps."""
+        return self.fold > 1 or self.slots > 1
 
     @property
     def again(self) -> int:
@@ -154,8 +160,10 @@ class Cut:
 def source_of(geometry: Geometry, fold: int, shifts: int, side: int) -> Source:
     """The Source of a problem; `before` and `size` of packed rows count rows of x, of all slots together."""
     rows, step, slots = geometry.rows, *slots_of(geometry, fold, shifts)
-    if slots > 1:
-        rows = Axis(size=rows.size, taps=seen_rows(rows, fold) // step + 1, out=rows.out // fold, before=rows.before)
+    if fold > 1 or slots > 1:
+        stride = 1 if slots > 1 else fold * rows.stride
+        taps = seen_rows(rows, fold) // step + 1
+        rows = Axis(size=rows.size, taps=taps, out=rows.out // fold, stride=stride, before=rows.before)
     columns = replace(geometry.columns, taps=div_ceil(geometry.columns.taps, shifts) * shifts)
     dense = rows.lhs_dilation * columns.lhs_dilation > 1 and side % num_phases(columns) == 0
     return Source(geometry.planes, rows, columns, fold, step, slots, shifts, dense)
@@ -168,10 +176,11 @@ def seen_rows(rows: Axis, fold: int) -> int:
 
 def slots_of(geometry: Geometry, fold: int, shifts: int) -> tuple[int, int]:
     """(step, slots) of a Source: the fewest products that the partitions have room for, by the fewest slots, at least
-    `step`. (1, 1) without packed rows: a single row of outputs has slots only where x has copies."""
+    `step`. (1, 1) without packed rows of x: if there is no room; a single row of outputs has slots only where x has
+    copies."""
     rows, most = geometry.rows, P_MAX // (shifts * geometry.C)
     step, seen = fold * rows.stride, seen_rows(rows, fold) + 1
-    if fold == 1 and (shifts == 1 or rows.dilation > 1 or step > min(most, seen)):
+    if step > most or (fold == 1 and (shifts == 1 or rows.dilation > 1 or step > seen)):
         return 1, 1
     slots = max(step, seen - div_ceil(max(0, seen - most), step) * step)
     return (1, 1) if slots == 1 else (step, slots)
@@ -186,10 +195,9 @@ def can_fold(geometry: Geometry, fold: int, shifts: int) -> bool:
     """Whether `fold` output rows fit the columns of the Tensor Engine, and the copies of x its rows. (Engines cannot
     cast across partitions.)"""
     rows, columns = geometry.rows, geometry.columns
-    slots = fold * rows.stride if fold > 1 else 1
     if fold == shifts == 1:
         return True
-    fits = shifts * slots * geometry.C <= P_MAX and (fold == 1 or fold * geometry.K <= BANK_COLUMNS)
+    fits = (shifts == 1 or shifts * geometry.C <= P_MAX) and (fold == 1 or fold * geometry.K <= BANK_COLUMNS)
     fits = fits and (shifts == 1 or (shifts <= columns.taps and columns.lhs_dilation == 1))
     whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
     return fits and whole and not casts_x(geometry)
@@ -358,7 +366,7 @@ def padded_taps(geometry: Geometry, source: Source) -> tuple[int, int, int]:
     """(zeros above, rows, columns) of a filter's taps with zeros around them, and between rows that are apart: the taps
     that a product sees for an output row are a block of it."""
     rows, top = geometry.rows, (source.fold - 1) * geometry.rows.stride
-    apart = rows.dilation if source.slots > 1 else 1
+    apart = rows.dilation if source.packed_taps else 1
     height = top + max((rows.taps - 1) * apart + 1, (source.down - 1) * source.step + source.slots)
     return top, height, source.columns.taps
 
@@ -426,8 +434,8 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
     item, y_item, k_tiles, fold = geometry.itemsize, options.epilogue.y_itemsize, len(plan.k_tiles), plan.source.fold
     elements, kn = max(math.prod(window_shape(plan.source, one.out_tile)) for one in plan.items), most_of(plan.batches)
     x_bytes = 2 * elements * (k_tiles * item + (geometry.hbm_itemsize if casts_x(geometry) else 0))
-    packed = plan.source.taps * fold if plan.source.copies > 1 else 0
-    filters = ((0 if plan.packs else k_tiles * num_taps(geometry)) + packed) * kn * item
+    packed = plan.source.taps * fold if plan.source.copies * fold > 1 else 0
+    filters = ((0 if plan.packs else num_taps(geometry)) + packed) * k_tiles * kn * item
     if plan.packs:
         filters += 4 * geometry.C * math.prod(padded_taps(geometry, plan.source)[1:]) * item
     if plan.packs or comes_raw(plan.way):

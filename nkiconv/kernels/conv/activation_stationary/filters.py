@@ -28,17 +28,17 @@ class Filters:
 
     loads: (K tiles of the same channels, block of taps, (first output channel from k0, count)) in order; ends: by K
     tile, the number of loads until it is complete; tiles: by K tile, [c, places, kn]; raws: loaded blocks that are not
-    in place yet; done: the number of loads in place.
+    in place yet; done: the number of loads in place; folded: the number of K tiles that `fold` has replaced.
     """
 
     def __init__(self, core, k0, kn):
         self.operands, self.geometry, self.plan, self.ledger = core.operands, core.geometry, core.plan, core.ledger
         self.k0, self.kn, self.ends, self.tiles, self.raws, self.done = k0, kn, [], [], [], 0
         self.loads: list[Any] = []
-        plan = self.plan
+        self.folded, plan = 0, self.plan
         self.packs = not plan.by_rows and plan.packs
         self.is_raw = self.packs or comes_raw(plan.way)
-        self.folds = not plan.by_rows and plan.source.copies > 1 and not plan.packs
+        self.folds = not plan.by_rows and plan.source.copies * plan.source.fold > 1 and not plan.packs
         for pieces, places in zip(plan.k_tiles, plan.places):
             shape = (parts_of(pieces, len(pieces)), len(places), kn)
             if self.packs:
@@ -95,8 +95,8 @@ class Filters:
         while self.waiting(k_tile) > 0:
             self.place_next()
         self.load(len(self.ends) - 1)
-        if self.folds:
-            self.fold(self.plan.source)
+        if self.folds and k_tile == self.folded:
+            self.fold(self.plan.source, k_tile)
 
     def place_next(self):
         """Transpose the next load's taps, or copy them into place, and load ahead."""
@@ -135,7 +135,7 @@ class Filters:
         top, *extents = padded_taps(self.geometry, source)
         if list(raw_sbuf.shape[2:]) != extents:
             taps_sbuf, raw_sbuf = raw_sbuf, constant((*raw_sbuf.shape[:2], *extents), raw_sbuf.dtype, 0.0)
-            apart, (R, S) = self.geometry.rows.dilation if source.slots > 1 else 1, taps_sbuf.shape[2:]
+            apart, (R, S) = self.geometry.rows.dilation if source.packed_taps else 1, taps_sbuf.shape[2:]
             end = top + (R - 1) * apart + 1
             copy_balanced(raw_sbuf[:, :, top:end:apart, 0:S], taps_sbuf, self.ledger)
         tile_sbuf = self.tiles[0].reshape((parts, every, source.fold, self.kn))
@@ -181,17 +181,22 @@ class Filters:
         views = [gathered_sbuf[:, index] for index in range(count)]
         return views[::-1] if falls else views
 
-    def fold(self, source):
-        """Replace the filters by filters of `fold` rows of y at once: [(shift, slot, c), products, (row, k)], zero if a
-        slot's row of x is outside of a row's window."""
-        rows, S, K, (tile_sbuf,) = self.geometry.rows, self.geometry.columns.taps, self.kn, self.tiles
+    def fold(self, source, k_tile):
+        """Replace a K tile's filters by filters of `fold` rows of y at once: [(shift, slot, c), products, (row, k)],
+        zero if a slot's row of x is outside of a row's window."""
+        rows, S, K, tile_sbuf = self.geometry.rows, self.geometry.columns.taps, self.kn, self.tiles[k_tile]
         cn, taps, across, shifts = tile_sbuf.shape[0], source.down, source.across, source.shifts
         folded_sbuf = constant((source.copies * cn, taps, across, source.fold * K), tile_sbuf.dtype, 0.0)
         for row, r, shift in itertools.product(range(source.fold), range(rows.taps), range(shifts)):
             tap, slot = r, 0
-            if source.slots > 1:
+            if source.packed_taps:
                 tap, slot = source.product_of(row * rows.stride + r * rows.dilation)
             first, places = (shift * source.slots + slot) * cn, range(r * S + shift, (r + 1) * S, shifts)
             dst = folded_sbuf[first : first + cn, tap, 0 : len(places), row * K : (row + 1) * K]
-            copy(dst, tile_sbuf[0:cn, places.start : places.stop : shifts, 0:K])
-        self.tiles, self.folds = [folded_sbuf.reshape((source.copies * cn, taps * across, source.fold * K))], False
+            src = tile_sbuf[0:cn, places.start : places.stop : shifts, 0:K]
+            if source.copies == 1:  # from partition 0 to partition 0
+                copy_balanced(dst, src, self.ledger)
+            else:
+                copy(dst, src)
+        self.tiles[k_tile] = folded_sbuf.reshape((source.copies * cn, taps * across, source.fold * K))
+        self.folded += 1
