@@ -169,6 +169,9 @@ FINE_MODULES = [
     ("a dataclass", "@dataclass\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x):\n    return A(2).a\n"),
     ("NKIObject by name",
      "from nki.language import NKIObject\nclass A(NKIObject):\n    a: int\n\n@nki.jit\ndef k(x: A):\n    return x\n"),
+    ("a base in a module of a long name",
+     "class A(kernels_of_this_company.language_of_kernels.NKIObject):\n    a: int\n\n"
+     "@nki.jit\ndef kernel(x):\n    return A(2).a\n"),
     ("an enumeration", "class E(Enum):\n    A = 1\n\n@nki.jit\ndef kernel(e):\n    return E.A != e or E.A in e\n"),
     ("its own max", "def max(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return max(x)\n"),
     ("a parameter called set", "@nki.jit\ndef kernel(x, set):\n    return set(x)\n"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .found import Context, Problem, short
-from .project import Definition
+from .found import Context, Problem, base_names, comparisons, last_name, short
 from .reach import parameters
 from .source import FUNCTIONS
 from .syntax import functions_of
@@ -18,8 +17,7 @@ def check(context: Context) -> Iterator[Problem]:
     for node in context.unit.code:
         if not isinstance(node, ast.Compare):
             continue
-        sides = [node.left, *node.comparators]
-        for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+        for operator, left, right in comparisons(node):
             if isinstance(operator, (ast.Eq, ast.NotEq)) and not _is_constant(left) and not _is_constant(right):
                 names = [held[side.id] for side in (left, right) if isinstance(side, ast.Name) and side.id in held]
                 if names:
@@ -46,19 +44,18 @@ def _instances(context: Context) -> dict[str, str]:
 
 
 def _note(context: Context, name: str, node: ast.expr, found: dict[str, str]) -> None:
-    meaning = context.project.meaning(context.unit.source, node, context.unit.node)
-    if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef) and not _has_equality(meaning.node):
-        found[name] = meaning.node.name
+    meaning = context.class_of(node)
+    if meaning is not None and not _has_equality(meaning):
+        found[name] = meaning.name
 
 
 def _has_equality(node: ast.ClassDef) -> bool:
-    if [short(base).rpartition(".")[2] for base in node.bases] != ["NKIObject"]:
+    if base_names(node) != ["NKIObject"]:
         return True  # an Enum, or a class that another rule refuses
     if any(isinstance(statement, FUNCTIONS) and statement.name == "__eq__" for statement in node.body):
         return True
     for decorator in node.decorator_list:
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if short(called).rpartition(".")[2] == "dataclass":
+        if last_name(decorator) == "dataclass":
             keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
             return not any(one.arg == "eq" and short(one.value) == "False" for one in keywords)
     return False

@@ -11,7 +11,8 @@ from .reach import Reached, jit_calls, own_code
 from .source import FUNCTIONS, Function, Import, Source
 from .syntax import functions_of
 
-_MUTABLE = {
+#: Displays of what can change, and what they make.
+MUTABLE: dict[type[ast.AST] | None, str] = {
     ast.List: "list",
     ast.Dict: "dict",
     ast.Set: "set",
@@ -58,10 +59,10 @@ def _signature(context: Context, function: Function) -> Iterator[Problem]:
     positional = [*args.posonlyargs, *args.args]
     named = [*positional[len(positional) - len(args.defaults) :], *args.kwonlyargs]
     for parameter, default in zip(named, [*args.defaults, *args.kw_defaults], strict=True):
-        if type(default) in _MUTABLE:
+        if type(default) in MUTABLE:
             assert default is not None
             if is_kernel:
-                yield context.problem("NKL202", default, parameter.arg, _MUTABLE[type(default)])
+                yield context.problem("NKL202", default, parameter.arg, MUTABLE[type(default)])
             else:
                 yield context.problem("NKL204", default, parameter.arg)
 
@@ -172,5 +173,5 @@ def check_launches(project: Project, reached: Reached, source: Source) -> Iterat
         if not isinstance(found, Definition) or found.node not in reached.kernels:
             continue
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
-            if type(value) in _MUTABLE:
-                yield Problem(source, "NKL203", value, (_MUTABLE[type(value)], found.node.name))
+            if type(value) in MUTABLE:
+                yield Problem(source, "NKL203", value, (MUTABLE[type(value)], found.node.name))

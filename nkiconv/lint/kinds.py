@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .found import Context, Problem, short
+from .found import Context, Problem, comparisons, short
 from .names import assignments, is_builtin
 from .reach import parameters
 from .syntax import functions_of
@@ -28,8 +28,7 @@ def check(context: Context) -> Iterator[Problem]:
         return
     kinds = _kinds(context)
     for node in compared:
-        sides = [node.left, *node.comparators]
-        for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+        for operator, left, right in comparisons(node):
             if isinstance(operator, _OPERATORS):
                 found = {kind_of(context, left, kinds), kind_of(context, right, kinds)}
                 if found == {"int", "float"}:

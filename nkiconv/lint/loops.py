@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from .found import Context, Problem, short
+from .found import Context, Problem, root_of, short
 from .names import DYNAMIC_RANGE
 from .reach import compiled, own_code, parameters
 from .source import FUNCTIONS
 
 #: Methods that change a list, dict or set.
-_CHANGING = (
+CHANGING = (
     "add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault",
     "sort", "update",
 )  # fmt: skip
@@ -61,7 +61,7 @@ def _changes(context: Context, inside: list[ast.AST], known: set[str]) -> Iterat
 
 
 def _changes_a_container(context: Context, called: ast.expr, mine: set[str]) -> bool:
-    if not isinstance(called, ast.Attribute) or called.attr not in _CHANGING or context.external(called):
+    if not isinstance(called, ast.Attribute) or called.attr not in CHANGING or context.external(called):
         return False
     return _is_outside(called.value, mine)
 
@@ -76,9 +76,8 @@ def _counts(context: Context, inside: list[ast.AST]) -> Iterator[Problem]:
 
 def _is_outside(node: ast.expr, mine: set[str]) -> bool:
     """Whether an object is one that the body did not make."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id not in mine
+    root = root_of(node)
+    return isinstance(root, ast.Name) and root.id not in mine
 
 
 def _leaves(context: Context, statements: Sequence[ast.stmt]) -> Iterator[Problem]:

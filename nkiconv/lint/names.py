@@ -31,6 +31,14 @@ def assignments(context: Context) -> Iterator[tuple[str, ast.expr | None]]:
             yield node.id, None
 
 
+def values_of(context: Context) -> dict[str, list[ast.expr | None]]:
+    """name -> the values of its assignments, as `assignments` has them."""
+    found: dict[str, list[ast.expr | None]] = {}
+    for name, value in assignments(context):
+        found.setdefault(name, []).append(value)
+    return found
+
+
 def is_builtin(context: Context, node: ast.expr, *names: str) -> bool:
     """Whether the expression is one of these names, and neither the file nor the function binds it."""
     hidden = context.unit.source.bindings.keys() | context.hidden

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -40,7 +41,7 @@ def document(report: Report, nki: str, *, strict: bool) -> dict[str, Any]:
         "files": report.files,
         "kernels": report.kernels,
         "functions": report.functions,
-        "findings": [_finding(finding) for finding in report.findings],
+        "findings": [dataclasses.asdict(finding) for finding in report.findings],
         "broken": [str(error) for error in report.broken],
     }
 
@@ -57,14 +58,7 @@ def rule_lines() -> list[str]:
 def rules_document() -> list[dict[str, Any]]:
     """Every rule as JSON takes it."""
     return [
-        {
-            "id": rule.id,
-            "message": plain(rule.message),
-            "remedy": plain(rule.remedy),
-            "versions": list(rule.versions),
-            "strict": list(rule.strict),
-            "source": rule.source,
-        }
+        {**dataclasses.asdict(rule), "message": plain(rule.message), "remedy": plain(rule.remedy)}
         for rule in RULES.values()
     ]
 
@@ -84,18 +78,6 @@ def plain(template: str) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "path": finding.path,
-        "line": finding.line,
-        "column": finding.column,
-        "rule": finding.rule,
-        "message": finding.message,
-        "remedy": finding.remedy,
-        "kernel": finding.kernel,
-    }
 
 
 def _annotation(finding: Finding) -> str:

@@ -110,19 +110,17 @@ def jit_calls(project: Project, source: Source) -> Iterator[tuple[ast.expr, Defi
     for node in ast.walk(source.tree):
         if isinstance(node, FUNCTIONS):
             for decorator in node.decorator_list:
-                called = decorator.func if isinstance(decorator, ast.Call) else decorator
-                if _is_jit(project, source, called):
+                if _is_jit(project, source, decorator):
                     yield decorator, Definition(source, node)
-        elif isinstance(node, ast.Call) and node.args:
-            inner = node.func.func if isinstance(node.func, ast.Call) else node.func
-            if _is_jit(project, source, inner):
-                found = project.meaning(source, node.args[0], node)
-                if isinstance(found, Definition) and isinstance(found.node, FUNCTIONS):
-                    yield node, found
+        elif isinstance(node, ast.Call) and node.args and _is_jit(project, source, node.func):
+            found = project.meaning(source, node.args[0], node)
+            if isinstance(found, Definition) and isinstance(found.node, FUNCTIONS):
+                yield node, found
 
 
 def _is_jit(project: Project, source: Source, node: ast.expr) -> bool:
-    name = project.external(source, node)
+    """Whether it is nki.jit, or that with arguments."""
+    name = project.external(source, node.func if isinstance(node, ast.Call) else node)
     return name == "nki.jit" or name.endswith(".nki.jit")
 
 

@@ -11,10 +11,11 @@ import ast
 from collections.abc import Iterator
 
 from .found import Context, Problem, argument, short
-from .names import DYNAMIC_RANGE, assignments
+from .names import DYNAMIC_RANGE, values_of
 from .project import Definition, Project
-from .reach import Reached, Unit, compiled, own_code, parameters
+from .reach import Reached, compiled, own_code, parameters
 from .source import FUNCTIONS, Function
+from .syntax import functions_of
 
 _MAKERS = ("nki.isa.register_alloc", "nki.isa.scalar_load")
 _LOOPS = {"nki.language.fori_loop": 2, "nki.language.while_loop": 1}  # the place of the body among the arguments
@@ -72,26 +73,19 @@ def loop_bodies(project: Project, reached: Reached) -> dict[Function, str]:
 
 
 def _function(context: Context, node: ast.expr) -> Function | None:
-    for one in _functions(context.unit):
+    for one in functions_of(context):
         if isinstance(node, ast.Name) and one.name == node.id:
             return one
     found = context.project.meaning(context.unit.source, node, context.unit.node)
     return found.node if isinstance(found, Definition) and isinstance(found.node, FUNCTIONS) else None
 
 
-def _functions(unit: Unit) -> list[Function]:
-    return [node for node in unit.code if isinstance(node, FUNCTIONS)]
-
-
 def _registers(context: Context) -> Names:
     found: Names = set()
-    own = [context.unit.node] if isinstance(context.unit.node, FUNCTIONS) else []
-    for function in (*own, *_functions(context.unit)):
+    for function in functions_of(context):
         if function in context.bodies:
             found.update(one.arg for one in parameters(function)[:1])
-    given: dict[str, list[ast.expr | None]] = {}
-    for name, value in assignments(context):
-        given.setdefault(name, []).append(value)
+    given = values_of(context)
     while True:
         grown = found | {name for name, values in given.items() if _all_registers(context, values, found)}
         if grown == found:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from .found import Context, Problem, short
-from .names import assignments, is_builtin
+from .names import is_builtin, values_of
 
 Values = dict[str, list[ast.expr | None]]
 
@@ -17,9 +17,7 @@ def check(context: Context) -> Iterator[Problem]:
     slices = [node for node in slices if isinstance(node.slice, ast.Slice) and node.slice.upper is not None]
     if not slices:
         return
-    values: Values = {}
-    for name, value in assignments(context):
-        values.setdefault(name, []).append(value)
+    values = values_of(context)
     sequences = _sequences(context, values)
     for node in slices:
         assert isinstance(node.slice, ast.Slice)

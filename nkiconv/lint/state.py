@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .found import Context, Problem, short
+from .found import Context, Problem, last_name, root_of, short
+from .kernels import MUTABLE
+from .loops import CHANGING
 from .project import Definition, Value
 from .source import Source
 
-_GROWS = {"append", "extend", "insert", "update", "setdefault", "add"}
-_CHANGES = _GROWS | {"remove", "pop", "popitem", "clear", "sort", "reverse", "discard"}
-_DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _MAKERS = ("list", "dict", "set", "defaultdict", "OrderedDict", "deque", "Counter")
 
 
@@ -20,7 +19,7 @@ def check(context: Context) -> Iterator[Problem]:
     for node in context.unit.code:
         if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, (ast.Store, ast.Del)):
             yield from _change(context, node.value)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
             yield from _change(context, node.func.value)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _is_rebound(context, node.id):
             yield context.problem("NKL110", node, node.id)
@@ -32,9 +31,7 @@ def _is_rebound(context: Context, name: str) -> bool:
 
 def _change(context: Context, node: ast.expr) -> Iterator[Problem]:
     """A problem if what is changed hangs on a class, a module, or a top-level name that holds something mutable."""
-    root: ast.expr = node
-    while isinstance(root, (ast.Attribute, ast.Subscript)):
-        root = root.value
+    root = root_of(node)
     if not isinstance(root, ast.Name) or root.id in context.hidden:
         return
     found = context.project.meaning(context.unit.source, root, context.unit.node)
@@ -44,6 +41,4 @@ def _change(context: Context, node: ast.expr) -> Iterator[Problem]:
 
 
 def _is_mutable(node: ast.expr) -> bool:
-    if isinstance(node, ast.Call):
-        return short(node.func).rpartition(".")[2] in _MAKERS
-    return isinstance(node, _DISPLAYS)
+    return last_name(node) in _MAKERS if isinstance(node, ast.Call) else type(node) in MUTABLE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .found import Context, Problem, short
-from .source import FUNCTIONS
+from .found import Context, Problem, base_names, comparisons, last_name, short
+from .source import FUNCTIONS, Function
 
 _COMPREHENSIONS: dict[type[ast.AST], str] = {
     ast.ListComp: "list comprehension",
@@ -78,21 +78,18 @@ def _loop(context: Context, node: ast.For | ast.While) -> Iterator[Problem]:
 
 
 def _identity(context: Context, node: ast.Compare) -> Iterator[Problem]:
-    left = node.left
-    for operator, right in zip(node.ops, node.comparators, strict=True):
+    for operator, left, right in comparisons(node):
         if type(operator) in _IDENTITY:
             of_none = any(isinstance(side, ast.Constant) and side.value is None for side in (left, right))
             words = f"{short(left, 20)} {_IDENTITY[type(operator)]} {short(right, 20)}"
             yield context.problem("NKL102" if of_none else "NKL101", left, words)
-        left = right
 
 
 def check_decorators(context: Context) -> Iterator[Problem]:
     """Decorators of helpers and methods; nki.jit may stand on a kernel that another kernel calls."""
     for function in functions_of(context):
         for decorator in function.decorator_list:
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if short(called).rpartition(".")[2] not in ("staticmethod", "jit"):
+            if last_name(decorator) not in ("staticmethod", "jit"):
                 yield context.problem("NKL126", decorator, short(decorator))
 
 
@@ -104,12 +101,11 @@ def check_class(context: Context) -> Iterator[Problem]:
 
 def class_bases(context: Context, node: ast.ClassDef) -> Iterator[Problem]:
     """A problem unless the class inherits from NKIObject alone, or from Enum alone."""
-    names = [short(base).rpartition(".")[2] for base in node.bases]
-    if names not in (["NKIObject"], ["Enum"]) or node.keywords:
+    if base_names(node) not in (["NKIObject"], ["Enum"]) or node.keywords:
         yield context.problem("NKL118", node, node.name)
 
 
-def functions_of(context: Context) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def functions_of(context: Context) -> Iterator[Function]:
     """The unit, if it is a function, and the functions inside it."""
     if isinstance(context.unit.node, FUNCTIONS):
         yield context.unit.node

@@ -6,8 +6,7 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from .found import Context, Problem, short
-from .project import Definition
+from .found import Context, Problem, base_names, short
 
 _BUILTINS = frozenset(dir(builtins))
 #: Builtins that documents of NKI or kernels of nki-library call.
@@ -67,9 +66,5 @@ def _enumeration(context: Context, node: ast.BinOp | ast.Compare) -> Iterator[Pr
 
 
 def _is_member(context: Context, node: ast.expr) -> bool:
-    if not isinstance(node, ast.Attribute):
-        return False
-    found = context.project.meaning(context.unit.source, node.value, context.unit.node)
-    if not isinstance(found, Definition) or not isinstance(found.node, ast.ClassDef):
-        return False
-    return [short(base).rpartition(".")[2] for base in found.node.bases] == ["Enum"]
+    owner = context.class_of(node.value) if isinstance(node, ast.Attribute) else None
+    return owner is not None and base_names(owner) == ["Enum"]
