@@ -115,7 +115,7 @@ def test_a_constant_with_a_wide_interval_keeps_its_value():
     estimates, _ = found(clock_of({}), ("elements_4096",))
     assert estimates["dma.engine_bytes_per_ns"].status == estimate.FOUND
     wide = measured.measure(clock_of({}), BY_NAME["elements_4096"], ignore, rounds=1)
-    wide = measured.Slope(**{**wide.as_dict(), "error_ns": 0.2 * wide.slope_ns})
+    wide = measured.Slope(**{**dataclasses.asdict(wide), "error_ns": 0.2 * wide.slope_ns})
     (one,), _ = solve([wide], ignore)
     assert (one.status, one.value) == (estimate.UNCERTAIN, one.old)
 

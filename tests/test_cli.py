@@ -2,6 +2,7 @@
 bad input with its name and status; `nkiconv cache`; `nkiconv report`, one file with what other commands left.
 """
 
+import dataclasses
 import io
 import json
 import re
@@ -169,7 +170,7 @@ def test_everything_that_is_there_is_in_it(here):
     (here / "measured_trn2.csv").write_text(",".join(rows.COLUMNS) + f"\n{cells}\n")
     document = json.loads(run("report", "--json").stdout)
     assert document["constants"] == ["[dma]"]
-    assert document["slopes of probes"][0]["slope"] == SLOPE.as_dict()
+    assert document["slopes of probes"][0]["slope"] == dataclasses.asdict(SLOPE)
     assert document["kernels under AWS's tools"] == [{"kernel": "short"}, '{"half']
     assert document["measured"][0]["p50_us"] == "12.5"
     assert [(one["case"], one["modelled_us"] > 0) for one in document["modelled"]] == [("c1k1", True)]

@@ -9,6 +9,7 @@ from tolerances import integer_inputs
 
 from nkiconv import ConvProblem, cases
 from nkiconv.api.depthwise_conv1d import depthwise_problem
+from nkiconv.api.epilogue import Epilogue
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES
@@ -159,12 +160,12 @@ def test_the_bound_is_of_the_precision(precision):
     rng = np.random.default_rng(4)
     problem = ConvProblem(N=1, C=2, H=9, W=30, K=40, R=1, S=1, dtype="fp32")
     x, w = (rng.standard_normal(s).astype(np.float32) for s in (problem.input_shape, problem.filter_shape))
-    [found], y = conv.verify_conv("it", x, w, problem, precision=precision)
-    assert (found.verdict, found.precision, found.as_dict()["precision"]) == ("pass", precision, precision)
+    [found], y = conv.verify_conv("it", x, w, problem, Epilogue(precision=precision))
+    assert (found.verdict, found.asked.precision, found.as_dict()["precision"]) == ("pass", precision, precision)
     finer = {"bf16": "tf32", "tf32": "fp16x3", "fp16x3": None}[precision]
     everything = range(problem.K)
-    assert compare_channels(y, x, w, problem, everything, precision=precision).num_wrong == 0
-    assert compare_channels(y, x, w, problem, everything, precision=finer).num_wrong > 0
+    assert compare_channels(y, x, w, problem, everything, Epilogue(precision=precision)).num_wrong == 0
+    assert compare_channels(y, x, w, problem, everything, Epilogue(precision=finer)).num_wrong > 0
 
 
 def test_conv2d_that_differs_between_degrees(monkeypatch):
@@ -253,8 +254,8 @@ def test_a_launch_without_what_was_asked_for_fails(monkeypatch, row, which):
         x, y_shape, how = normals(*problem.input_shape), problem.output_shape, {"filter_layout": filter_layout}
         w = np.ascontiguousarray(normals(5, 3, 2, 3).transpose(np.argsort(FILTER_LAYOUTS[filter_layout])))
     arrays = {"bias": normals(problem.K), "residual": normals(*y_shape)}
-    asked = {key: arrays[key] if value is True else value for key, value in row.items()}
-    reports, _ = check("it", x, w, problem, degrees=(1, 2), **how, **asked)
+    asked = Epilogue(**{key: arrays[key] if value is True else value for key, value in row.items()})
+    reports, _ = check("it", x, w, problem, asked, degrees=(1, 2), **how)
     assert [one.verdict for one in reports] == ["pass", "pass"]
     launch = getattr(module, name)
 
@@ -262,7 +263,7 @@ def test_a_launch_without_what_was_asked_for_fails(monkeypatch, row, which):
         return launch(*args, epilogue=dataclasses.replace(epilogue, **{next(iter(row)): None}), **options)
 
     monkeypatch.setattr(module, name, without)
-    assert check("it", x, w, problem, **how, **asked)[0][0].verdict == "fail"
+    assert check("it", x, w, problem, asked, **how)[0][0].verdict == "fail"
 
 
 @pytest.mark.parametrize("what", ["sums", "cache"])

@@ -59,10 +59,6 @@ class Estimate:
     old: float
     reason: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -71,10 +67,6 @@ class Fit:
     slope: Slope
     before_ns: float  # modelled under the old constants
     after_ns: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return dataclasses.asdict(self)
 
     @property
     def misses(self) -> bool:

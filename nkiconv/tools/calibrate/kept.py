@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -36,6 +37,6 @@ def load(path: Path, machine: str) -> dict[str, Slope]:
 
 def append(path: Path, machine: str, slope: Slope) -> None:
     """Add a slope."""
-    row = {"machine": machine, "sources": sources_hash(), "slope": slope.as_dict()}
+    row = {"machine": machine, "sources": sources_hash(), "slope": dataclasses.asdict(slope)}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")

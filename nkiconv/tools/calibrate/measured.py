@@ -6,7 +6,6 @@ tells apart. Where their medians differ by more than 3 %, the probe reports noth
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +33,6 @@ class Slope:
     error_ns: float  # standard error
     aa_difference: float  # of the two medians, as a share of the slope
     reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return dataclasses.asdict(self)
 
 
 def measure(clock: Clock, probe: Probe, advance: Advance, rounds: int) -> Slope:

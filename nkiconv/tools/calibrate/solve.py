@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,9 @@ def solve(
         probes = {probe.name: probe for probe in PROBES}
         return estimate([probes[one.probe] for one in slopes], slopes, shared(), start or {}, advance)
     advance("solving", None)
-    found = in_own_process(__name__, {"slopes": [one.as_dict() for one in slopes]}, "solving for the constants")
+    found = in_own_process(
+        __name__, {"slopes": [dataclasses.asdict(one) for one in slopes]}, "solving for the constants"
+    )
     return [Estimate(**one) for one in found["estimates"]], [_fit(one) for one in found["fits"]]
 
 
@@ -38,4 +41,11 @@ def _ignore(_what: str, _share: float | None) -> None:
 
 if __name__ == "__main__":
     estimates, fits = solve([Slope(**one) for one in json.load(sys.stdin)["slopes"]], _ignore)
-    print(json.dumps({"estimates": [one.as_dict() for one in estimates], "fits": [one.as_dict() for one in fits]}))
+    print(
+        json.dumps(
+            {
+                "estimates": [dataclasses.asdict(one) for one in estimates],
+                "fits": [dataclasses.asdict(one) for one in fits],
+            }
+        )
+    )

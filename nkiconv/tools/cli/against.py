@@ -6,13 +6,11 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from ...errors import UnsupportedError
-from ..tables.readme import AGAINST_COLUMNS, AGAINST_MARKERS, find_between, markdown, put_between
+from ..tables.readme import AGAINST_COLUMNS, AGAINST_MARKERS, markdown
 from .grid import Grid
-from .shell import CHECK_FAILED, console, notes, plain_warnings, print_json, progress, say
-from .suite import Files, check_files
+from .shell import console, fail_unless, notes, print_json, say, wrote
+from .show import modelled, number
+from .suite import OfSuite, check_files, made
 
 if TYPE_CHECKING:
     from ..suites.against import AgainstRow
@@ -25,38 +23,27 @@ NOTES = (
 )
 
 
-def bench_against(
-    suite: str, checkout: Path, only: str | None, lnc: int, wide: bool, check: bool, files: Files, as_json: bool
-) -> None:
+def bench_against(of: OfSuite, checkout: Path, lnc: int, as_json: bool) -> None:
     """Print the table; exit status 1 if AWS's kernel was checked and is wrong or refused."""
-    if files.plot is not None:
-        raise UnsupportedError(f"--plot={files.plot}: cannot be combined with --against; drop one of the two")
-    check_files(files, only, lnc)
+    check_files(of, lnc, plots="--against")
     library, against = (importlib.import_module(f"nkiconv.tools.suites.{name}") for name in ("nki_library", "against"))
     library.kernel_file(checkout)
-    pairs = against.pairs_of(suite, only)
-    if files.readme is not None:
-        find_between(files.readme, AGAINST_MARKERS)
-    with progress(show=not as_json) as advance, plain_warnings():
-        found: list[AgainstRow] = list(against.rows(checkout, pairs, lnc=lnc, wide=wide, check=check, advance=advance))
+    pairs, how = against.pairs_of(of.name, of.only), {"lnc": lnc, "wide": of.tuned, "check": of.check}
+    found: list[AgainstRow] = made(
+        of, AGAINST_MARKERS, lambda rows: markdown(rows, AGAINST_COLUMNS), as_json,
+        lambda advance: against.rows(checkout, pairs, **how, advance=advance),
+    )  # fmt: skip
     tables = importlib.import_module("nkiconv.tools.suites.suite")
-    if files.csv is not None:
-        tables.write(files.csv, found)
-    if files.readme is not None:
-        lines = markdown([tables.from_text(tables.as_text(one)) for one in found], AGAINST_COLUMNS)
-        put_between(files.readme, AGAINST_MARKERS, lines)
     mean, count = tables.geometric_mean(one.times_faster for one in found)
     ahead, _ = tables.geometric_mean(one.times_faster_than_lookahead for one in found)
     right = all(one.theirs.check in ("", "pass") for one in found)
     if as_json:
         means = {"x_nki_library": mean, "x_nki_library_lookahead": ahead, "rows": count}
-        print_json({"suite": suite, "ok": right, "geometric_means": means, "rows": [one.as_dict() for one in found]})
+        print_json({"suite": of.name, "ok": right, "geometric_means": means, "rows": [one.as_dict() for one in found]})
     else:
         _show(lnc, found, (mean, ahead, count))
-        if files.csv is not None:
-            console().print(f"wrote {files.csv}", soft_wrap=True)
-    if not right:
-        raise typer.Exit(CHECK_FAILED)
+        wrote(console(), of.csv)
+    fail_unless(right)
 
 
 def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) -> None:
@@ -72,12 +59,11 @@ def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) ->
     )
     for one in found:
         theirs, plan = one.theirs, one.plan
-        about = "" if plan.extrapolated_from is None else "~"
         grid.add(
             f"{one.case} {one.dtype}",
-            _number(theirs.us), _number(theirs.lookahead_us), theirs.bound_by, _number(theirs.instructions, ",d"),
-            theirs.check, plan.algorithm, f"{about}{plan.modelled_us:,.1f}",
-            _number(one.times_faster), _number(one.times_faster_than_lookahead),
+            number(theirs.us), number(theirs.lookahead_us), theirs.bound_by, number(theirs.instructions, ",d"),
+            theirs.check, plan.algorithm, modelled(plan),
+            number(one.times_faster), number(one.times_faster_than_lookahead),
             style="" if theirs.check in ("", "pass") else "bold red",
         )  # fmt: skip
     mean, ahead, count = means
@@ -87,7 +73,3 @@ def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) ->
         if one.theirs.reason:
             say(screen, f"{one.case} {one.dtype}: AWS's is not timed: {one.theirs.reason}")
     notes(screen, *NOTES)
-
-
-def _number(value: float | None, kind: str = ",.1f") -> str:
-    return "-" if value is None else format(value, kind)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import platform
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.text import Text
 
 from .grid import Grid
 from .shell import JsonOption, console, print_json, prints_tables, progress
+from .show import this_machine
 
 if TYPE_CHECKING:
     from ..bench import Timing
@@ -24,16 +23,14 @@ def command(as_json: JsonOption = False) -> None:
     load = _load()
     with progress(show=not as_json) as advance:
         whole, single = bench.run(bench.RUNS, advance)
-    machine = f"{platform.python_implementation()} {platform.python_version()}, NumPy {np.__version__}, "
-    machine += f"{platform.system()} {platform.machine()}"
     if as_json:
         timings = {"cases": [t.as_dict() for t in whole], "instructions": [t.as_dict() for t in single]}
         aimed_at = {"aim_us": bench.AIM_US, "aim_traced_us": bench.AIM_TRACED_US}
-        print_json({"machine": machine, "runs": bench.RUNS, **aimed_at, "load": load, **timings})
+        print_json({"machine": this_machine(), "runs": bench.RUNS, **aimed_at, "load": load, **timings})
         return
     screen = console()
     aims = f"{bench.AIM_US:g} us of overhead, {bench.AIM_TRACED_US:g} us to trace"
-    screen.print(Text(f"{machine}; medians of {bench.RUNS} runs, one process; aims: {aims}"))
+    screen.print(Text(f"{this_machine()}; medians of {bench.RUNS} runs, one process; aims: {aims}"))
     if load is not None and load > 1:
         screen.print(Text(f"other processes keep this machine busy (load {load:.1f} a processor): times are too long"))
     _grid("whole cases on LNC2, time of an instruction on average", whole, cases=True).show(screen)

@@ -27,8 +27,7 @@ Stale = Annotated[bool, typer.Option("--stale", help="Only those that this versi
 @prints_tables
 def show(stale: Stale = False, as_json: JsonOption = False) -> None:
     """List cached plans, the newest first: problems, algorithms, sizes, ages."""
-    cache = importlib.import_module("nkiconv.planner.cache")
-    found: list[Entry] = [one for one in cache.entries() if not (stale and one.current)]
+    cache, found = _found(stale)
     if as_json:
         print_json({"directory": str(cache.directory()), "rows": [_as_dict(one) for one in found]})
         return
@@ -57,14 +56,19 @@ def show(stale: Stale = False, as_json: JsonOption = False) -> None:
 @reports_errors
 def clear(stale: Stale = False, as_json: JsonOption = False) -> None:
     """Delete cached plans, tuned ones too; plans that are still needed are searched for again."""
-    cache = importlib.import_module("nkiconv.planner.cache")
-    found: list[Entry] = [one for one in cache.entries() if not (stale and one.current)]
+    cache, found = _found(stale)
     size = sum(one.size for one in found)
     cache.clear(found)
     if as_json:
         print_json({"directory": str(cache.directory()), "deleted": len(found), "bytes": size})
         return
     console().print(Text(f"deleted {len(found)} files ({quantity(size, 'B')}) of {cache.directory()}"), soft_wrap=True)
+
+
+def _found(stale: bool) -> tuple[Any, list[Entry]]:
+    """The planner's cache, and its entries, or those that this version does not find."""
+    cache = importlib.import_module("nkiconv.planner.cache")
+    return cache, [one for one in cache.entries() if not (stale and one.current)]
 
 
 def _as_dict(one: Entry) -> dict[str, Any]:

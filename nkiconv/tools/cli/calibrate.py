@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Iterator, Sequence
@@ -16,9 +17,9 @@ from ...simulator.constants import DEFAULT, SHIPPED, VARIABLE, load_target
 from ..doctor import DEVICE
 from .grid import Grid
 from .measure import Target
-from .options import Force
+from .options import Force, misplaced
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say
+from .shell import JsonOption, console, fail_unless, notes, print_json, prints_tables, progress, say
 
 if TYPE_CHECKING:
     from ..calibrate.clocks import Clock
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 OUT = Path("trn2_measured.toml")
 #: The factor by which --target model's initial values are off, so that its result is a test.
 _OFF = 1.1
+#: How a refusal begins.
+CANNOT = "nkiconv calibrate cannot run this call"
+_MODEL = f"there is no {DEVICE} here, so the timing model stands for a device; --target trn2 measures"
 
 
 @prints_tables
@@ -68,10 +72,9 @@ def command(
     if compare is None:
         contradictions = _contradictions(only, chosen, where, given, case)
     else:
-        contradictions = _beside_compare(
-            {"--target": target, "--only": only, "--list": list_them, "--force": force, **given}
-        )
-    raise_all("nkiconv calibrate cannot run this call", list(contradictions))
+        beside = {"--target": target, "--only": only, "--list": list_them, "--force": force, **given}
+        contradictions = misplaced(beside, "is of a calibration, and --compare measures nothing; drop it")
+    raise_all(CANNOT, list(contradictions))
     if compare is not None:
         _compare(*compare, case, as_json)
         return
@@ -81,16 +84,9 @@ def command(
     path = None
     if where is Target.trn2:
         path = out or OUT
-        raise_all(
-            "nkiconv calibrate cannot run this call", list(unwritable("--out", path, "a .toml file", force=force))
-        )
-    _calibrate(chosen, path, rounds, fresh, "" if target else _said(where), as_json)
-
-
-def _said(where: Target) -> str:
-    if where is Target.trn2:
-        return ""
-    return f"there is no {DEVICE} here, so the timing model stands for a device; --target trn2 measures"
+        raise_all(CANNOT, list(unwritable("--out", path, "a .toml file", force=force)))
+    is_model = target is None and where is Target.model
+    _calibrate(chosen, path, rounds, fresh, _MODEL if is_model else "", as_json)
 
 
 def _contradictions(
@@ -102,15 +98,9 @@ def _contradictions(
         yield UnsupportedError(
             f"--only={', '.join(only or ())}: no probe has such a name; see nkiconv calibrate --list"
         )
-    for option, value in given.items():
-        if value and where is Target.model:
-            yield UnsupportedError(f"{option}={value}: is of --target trn2, and the target is model; drop it")
-
-
-def _beside_compare(given: dict[str, Any]) -> Iterator[UnsupportedError]:
-    for option, value in given.items():
-        if value:
-            yield UnsupportedError(f"{option}: is of a calibration, and --compare measures nothing; drop it")
+    if where is Target.model:
+        of_trn2 = {f"{option}={value}": value for option, value in given.items()}
+        yield from misplaced(of_trn2, "is of --target trn2, and the target is model; drop it")
 
 
 def _compare(old: str, new: str, names: list[str] | None, as_json: bool) -> None:
@@ -175,14 +165,13 @@ def _calibrate(
     if path is not None:
         session.write(path, estimates, clock)
     if as_json:
-        rows = [one.as_dict() for one in estimates]
-        probes = [{**one.as_dict(), "misses": one.misses} for one in fits]
+        rows = [dataclasses.asdict(one) for one in estimates]
+        probes = [{**dataclasses.asdict(one), "misses": one.misses} for one in fits]
         document = {"machine": clock.description, "note": said, "out": path and str(path), "rows": rows}
         print_json({**document, "probes": probes, "unprobed": session.unprobed()})
     else:
         _show(clock, estimates, fits, session.unprobed(), said, path)
-    if any(fit.slope.reason for fit in fits):
-        raise typer.Exit(CHECK_FAILED)
+    fail_unless(not any(fit.slope.reason for fit in fits))
 
 
 def _show(

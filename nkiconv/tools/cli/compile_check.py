@@ -19,7 +19,8 @@ from .grid import Grid
 from .kernels import KernelCall, is_kernel, unnamed
 from .options import Force, Lnc
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress, say
+from .shell import JsonOption, console, fail_unless, notes, print_json, prints_tables, progress, say, wrote
+from .show import cores, number
 
 if TYPE_CHECKING:
     from .compile_run import Row
@@ -123,8 +124,7 @@ def command(
         print_json({"ok": right, **versions, "lnc": lnc, "out": str(out), "rows": [row.as_dict() for row in rows]})
     else:
         _show(rows, versions, lnc, out, csv)
-    if not right:
-        raise typer.Exit(CHECK_FAILED)
+    fail_unless(right)
 
 
 def _environment(lnc: int) -> Iterator[NkiconvError]:
@@ -173,7 +173,7 @@ def _show(rows: list[Row], versions: dict[str, str | None], lnc: int, out: Path,
     text = "kernel", "algorithm", "simulate", "compile", "line", "error"
     headings = *text[:4], "instructions", "modelled us", "predicted us", *text[4:]
     main = "kernel", "simulate", "compile", "modelled us", "instructions", "algorithm"
-    grid = Grid(f"AWS's tools for trn2, {'2 cores' if lnc == 2 else '1 core'}: {tools}", headings, text, main)
+    grid = Grid(f"AWS's tools for trn2, {cores(lnc)}: {tools}", headings, text, main)
     for row in rows:
         grid.add(*_cells(row), style="" if row.ok else "bold red")
     grid.show(screen)
@@ -183,14 +183,10 @@ def _show(rows: list[Row], versions: dict[str, str | None], lnc: int, out: Path,
     good = sum(row.ok for row in rows)
     say(screen, f"{good} of {len(rows)} kernels pass; rows, logs and NEFFs are in {out}", "bold")
     notes(screen, *_NOTES)
-    if csv is not None:
-        say(screen, f"wrote {csv}")
+    wrote(screen, csv)
 
 
 def _cells(row: Row) -> Iterator[str]:
     ratio = "" if row.worst_ratio is None else f" {row.worst_ratio:.2f}"
     yield from (row.kernel, row.algorithm or "-", f"{row.simulate or '-'}{ratio}", row.compile or "-")
-    yield "-" if row.instructions is None else f"{row.instructions:,}"
-    for us in (row.modelled_us, row.predicted_us):
-        yield "-" if us is None else f"{us:,.1f}"
-    yield from (row.line, row.error)
+    yield from (number(row.instructions, ","), number(row.modelled_us), number(row.predicted_us), row.line, row.error)

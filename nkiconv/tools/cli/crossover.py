@@ -25,7 +25,9 @@ from .shell import (
     progress,
     say,
     write_out,
+    wrote,
 )
+from .show import cores
 
 if TYPE_CHECKING:
     from ..suites.crossover import Crossover
@@ -85,8 +87,7 @@ def command(
         write_out(tables.markdown(found))
     else:
         _show(found, tables)
-        if csv is not None:
-            console().print(f"wrote {csv}", soft_wrap=True)
+        wrote(console(), csv)
 
 
 def _violations(
@@ -144,8 +145,7 @@ def _title(found: Crossover) -> str:
     if sweep.vary == "Q":
         fixed[fixed.index(f"W={sweep.W}")] = "W=Q+S-1"
     padding = "causal" if sweep.causal and sweep.vary != "Q" else "no padding"
-    cores = "2 cores" if sweep.lnc == 2 else "1 core"
-    return f"plans by {sweep.vary}: {' '.join(fixed)}, {sweep.dtype}, {padding} (trn2, {cores}, modelled)"
+    return f"plans by {sweep.vary}: {' '.join(fixed)}, {sweep.dtype}, {padding} (trn2, {cores(sweep.lnc)}, modelled)"
 
 
 def _notes(found: Crossover, tables: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .shell import CHECK_FAILED, FORMATS, JsonOption, asked, console, notes, print_json, prints_tables, progress, say
+from .shell import FORMATS, JsonOption, asked, console, fail_unless, notes, print_json, prints_tables, progress, say
 from .show import CURVES_NOTES, REPORT_NOTES, curves_grid, report_grid, show_verdict, tour_grid, verdict
 
 
@@ -43,5 +43,4 @@ def command(
         first, *others = map(str, found.files)
         show_verdict(screen, verdict(found.reports, found.curves))
         say(screen, f"open {first}; also drawn: {', '.join(others)}")
-    if not found.ok:
-        raise typer.Exit(CHECK_FAILED)
+    fail_unless(found.ok)

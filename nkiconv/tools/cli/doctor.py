@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
 from rich.text import Text
 
 from ... import __version__
 from ..doctor import INSTALLED, Diagnosis, diagnose
 from .grid import Grid
-from .shell import CHECK_FAILED, JsonOption, console, print_json, prints_tables
+from .shell import JsonOption, console, fail_unless, print_json, prints_tables, say
 
 
 @prints_tables
@@ -20,8 +19,8 @@ def command(as_json: JsonOption = False) -> None:
     else:
         _show(found)
     if not found.ok:
-        console(stderr=True).print(Text(f"{found.error}: {found.reason}", style="red"), soft_wrap=True)
-        raise typer.Exit(CHECK_FAILED)
+        say(console(stderr=True), f"{found.error}: {found.reason}", "red")
+    fail_unless(found.ok)
 
 
 def _show(found: Diagnosis) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ...errors import GeometryError, NkiconvError, UnsupportedError
+from ...rules import ACTIVATIONS
+from .options import option_name
 
 #: Operations on files, by the rank of the filter that means each; depthwise_conv2d has to be asked for.
 BY_RANK = {2: "depthwise_conv1d", 3: "conv1d", 4: "conv2d"}
@@ -29,30 +33,65 @@ _NOT_TAKEN = {
 }
 
 
+def _file(what: str) -> Any:
+    """An option that takes FILE or FILE:NAME."""
+    return typer.Option(metavar="FILE[:NAME]", help=what)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
     """The options as typed; None if not given. Paths are FILE or FILE:NAME."""
 
-    input: str | None = None
-    filter: str | None = None
-    bias: str | None = None
-    residual: str | None = None
-    residual_position: str | None = None
-    out: str | None = None
-    force: bool | None = None
-    dtype: str | None = None
-    operation: str | None = None
-    groups: int | None = None
-    stride: str | None = None
-    padding: str | None = None
-    dilation: str | None = None
-    lhs_dilation: str | None = None
-    activation: str | None = None
-    filter_layout: str | None = None
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE[:NAME]|SHAPE:DTYPE",
+            help="x: .npy, .npz, .safetensors, .png, .jpg or .wav. Of a kernel FILE.py:KERNEL, in order: such files, "
+            "or random data, as in 1x512x5000:bf16; repeatable.",
+        ),
+    ] = None
+    filter: Annotated[str | None, _file(r"w: \[C, S], \[K, C/groups, S] or \[K, C/groups, R, S].")] = None
+    bias: Annotated[str | None, _file(r"\[K].")] = None
+    residual: Annotated[str | None, _file("Added to the sums; shape of y.")] = None
+    residual_position: Annotated[
+        str | None, typer.Option(help="pre_activation (default) or post_activation.", show_default=False)
+    ] = None
+    activation: Annotated[str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.")] = None
+    out: Annotated[str | None, _file("Write y to this file if it is right; arrays by the name y.")] = None
+    force: Annotated[bool, typer.Option("--force", help="Let --out overwrite.")] = False
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Of named cases instead of their own; of pictures and sound instead of fp32; of files, what NumPy's "
+            "raw |V2 (bf16) and |V1 (fp8_e4m3, fp8_e5m2) are."
+        ),
+    ] = None
+    operation: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(OPERATIONS)}. Default: depthwise_conv1d, conv1d, conv2d by w's rank."),
+    ] = None
+    groups: Annotated[int | None, typer.Option(help="Of conv1d and conv2d. Default 1.")] = None
+    stride: Annotated[str | None, typer.Option(help="int, or height,width for images. Default 1.")] = None
+    padding: Annotated[
+        str | None,
+        typer.Option(
+            help="int; left,right of rows; height,width or top,bottom,left,right of images; valid, same, or causal for "
+            "rows. Default 0."
+        ),
+    ] = None
+    dilation: Annotated[str | None, typer.Option(help="Distance of neighbouring taps, as --stride. Default 1.")] = None
+    lhs_dilation: Annotated[
+        str | None, typer.Option(help="Distance of neighbouring inputs, as --stride. Default 1.")
+    ] = None
+    filter_layout: Annotated[
+        str | None, typer.Option(help="Of w in its file: KCRS, RSCK or KRSC; for conv1d KCS, SCK or KSC.")
+    ] = None
 
-    def given(self) -> list[str]:
-        """The options that were given, as typed."""
-        return [_option(name) for name, value in vars(self).items() if value not in (None, False)]
+    @property
+    def x(self) -> str:
+        """The file of x."""
+        assert self.input
+        return self.input[0]
 
     def contradictions(self) -> Iterator[NkiconvError]:
         """Options that no files could make sense of."""
@@ -77,7 +116,7 @@ class FileOptions:
         values = {**vars(self), "layout": layout, "precision": precision}
         for name, why in _NOT_TAKEN.get(operation, {}).items():
             if values[name] is not None:
-                yield UnsupportedError(f"{_option(name)}={values[name]}: {operation} takes none ({why}); drop it")
+                yield UnsupportedError(f"{option_name(name)}={values[name]}: {operation} takes none ({why}); drop it")
 
     def geometry(self, operation: str) -> dict[str, Any]:
         """stride, padding, dilation, lhs_dilation and groups, those that were given, as the operation takes them.
@@ -87,15 +126,11 @@ class FileOptions:
         axes = {"conv2d": 2, "depthwise_conv2d": 2, "conv3d": 3}.get(operation, 1)
         extents = {"stride": self.stride, "dilation": self.dilation, "lhs_dilation": self.lhs_dilation}
         found: dict[str, Any] = {
-            name: extents_of(_option(name), text, axes) for name, text in extents.items() if text is not None
+            name: extents_of(option_name(name), text, axes) for name, text in extents.items() if text is not None
         }
         if self.padding is not None:
             found["padding"] = _padding(self.padding, axes)
         return found if self.groups is None else {**found, "groups": self.groups}
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 #: One number an axis, in words and for example, by how many axes there are.

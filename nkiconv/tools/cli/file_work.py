@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,10 +77,9 @@ def file_work(
     Raises: FileFormatError, UnsupportedError: a file cannot be read or written. GeometryError, DtypeError, LayoutError,
         UnsupportedError: as the operation.
     """
-    assert options.input is not None
     assert options.filter is not None
     dtype = None if options.dtype is None else dtype_name(options.dtype)
-    source = files.source("--input", options.input)
+    source = files.source("--input", options.x)
     target = None if options.out is None else _target(options, source)
     w = _plain_array("--filter", options.filter, dtype)
     operation = _operation(options, w)
@@ -87,25 +87,27 @@ def file_work(
     origin = _load(source, dtype, operation, layout)
     x = origin.array
     if dtype is not None and x.dtype != DTYPES[dtype]:
-        raise DtypeError(
-            f"--dtype={options.dtype}: {options.input} holds {x.dtype}; drop the option or convert the file"
-        )
-    extra: dict[str, Any] = {
-        "bias": None if options.bias is None else _plain_array("--bias", options.bias, dtype),
-        "activation": options.activation,
-        "residual": _residual(options, dtype, operation, layout),
-        "residual_position": options.residual_position or "pre_activation",
-    }
-    how: dict[str, Any] = {"algorithm": algorithm, "degrees": degrees, "strict_nonfinite": strict_nonfinite}
+        raise DtypeError(f"--dtype={options.dtype}: {options.x} holds {x.dtype}; drop the option or convert the file")
+    epilogue = importlib.import_module("nkiconv.api.epilogue").Epilogue(
+        bias=None if options.bias is None else _plain_array("--bias", options.bias, dtype),
+        activation=options.activation,
+        residual=_residual(options, dtype, operation, layout),
+        residual_position=options.residual_position or "pre_activation",
+        precision=precision,
+        strict_nonfinite=strict_nonfinite,
+    )
+    layouts = {"layout": layout, "filter_layout": options.filter_layout}
+    geometry = options.geometry(operation) | {name: value for name, value in layouts.items() if value is not None}
+    geometry["algorithm"] = algorithm
     if operation == "depthwise_conv1d":
-        work = _rows_work(_title(options), x, w, extra, options.geometry(operation), **how)
+        checked = _rows(x, w, epilogue, geometry, degrees)
     else:
-        geometry = options.geometry(operation) | _layouts(layout, options.filter_layout)
-        work = _conv2d_work(_title(options), operation, x, w, {**extra, "precision": precision}, geometry, **how)
+        checked = _images(operation, x, w, epilogue, geometry, degrees)
+    work = Work(_title(options), operation, *checked)
     if target is not None:
         shape = _canonical_shape(work.problem, operation)
         raise_all(_CANNOT, list(files.format_of(target).refusals(target, shape, origin)))
-    return FileWork(work, origin, layout, target, bool(options.force))
+    return FileWork(work, origin, layout, target, options.force)
 
 
 def _target(options: FileOptions, source: files.Source) -> files.Source:
@@ -118,7 +120,7 @@ def _target(options: FileOptions, source: files.Source) -> files.Source:
             f"{target.text}: {one.what} is written where x is one, and {source.text} is "
             f"{files.format_of(source).what}; write y to a .npy, .npz or .safetensors file"
         )
-    files.check_free(target, one.what, bool(options.force))
+    files.check_free(target, one.what, options.force)
     return target
 
 
@@ -173,10 +175,9 @@ def _residual(options: FileOptions, dtype: str | None, operation: str, layout: s
 
 def _title(options: FileOptions) -> str:
     """The title in the report: x's file, and the epilogue."""
-    assert options.input is not None
     after = options.residual_position == "post_activation"
     parts = [
-        PurePath(options.input).name,
+        PurePath(options.x).name,
         "bias" if options.bias is not None else None,
         "residual" if options.residual is not None and not after else None,
         options.activation,
@@ -185,56 +186,34 @@ def _title(options: FileOptions) -> str:
     return ", ".join(part for part in parts if part is not None)
 
 
-def _layouts(layout: str | None, filter_layout: str | None) -> dict[str, str]:
-    given = {"layout": layout, "filter_layout": filter_layout}
-    return {name: value for name, value in given.items() if value is not None}
+#: Of a `Work`, after its operation: x, w, problem, epilogue and the order of w.
+_Checked = tuple[AnyArray, AnyArray, ConvProblem, Any, str | None]
 
 
-def _rows_work(
-    name: str,
-    x: AnyArray,
-    w: AnyArray,
-    extra: dict[str, Any],
-    geometry: dict[str, Any],
-    *,
-    degrees: Sequence[int],
-    algorithm: str | None,
-    strict_nonfinite: bool,
-) -> Work:
-    """A checked depthwise_conv1d; w may be [C, 1, S], as torch has it."""
+def _rows(x: AnyArray, w: AnyArray, epilogue: Any, geometry: dict[str, Any], degrees: Sequence[int]) -> _Checked:
+    """A depthwise_conv1d; w may be [C, 1, S], as torch has it."""
     depthwise = importlib.import_module("nkiconv.api.depthwise_conv1d")
     rows = w[:, 0] if w.ndim == 3 and w.shape[1] == 1 else w
-    asked = importlib.import_module("nkiconv.api.epilogue").Epilogue(**extra, strict_nonfinite=strict_nonfinite)
     for lnc in degrees:
-        problem = depthwise.checked_depthwise_conv1d(x, rows, asked, lnc=lnc, algorithm=algorithm, **geometry)
-    return Work(name, "depthwise_conv1d", x, rows, problem, extra)
+        problem = depthwise.checked_depthwise_conv1d(x, rows, epilogue, lnc=lnc, **geometry)
+    return x, rows, problem, epilogue, None
 
 
-def _conv2d_work(
-    name: str,
-    operation: str,
-    x: AnyArray,
-    w: AnyArray,
-    extra: dict[str, Any],
-    geometry: dict[str, Any],
-    *,
-    degrees: Sequence[int],
-    algorithm: str | None,
-    strict_nonfinite: bool,
-) -> Work:
-    """A checked conv2d, conv1d or depthwise_conv2d, all of which run as conv2d; geometry: with the layouts."""
+def _images(
+    operation: str, x: AnyArray, w: AnyArray, epilogue: Any, geometry: dict[str, Any], degrees: Sequence[int]
+) -> _Checked:
+    """A conv2d, conv1d or depthwise_conv2d, all of which run as conv2d; geometry: with the layouts."""
     conv1d, conv = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv_problem")
     if operation == "conv1d":
-        geometry = conv1d.as_conv2d(x, w, extra["residual"], **geometry)
-        x, w, extra = geometry.pop("x"), geometry.pop("w"), {**extra, "residual": geometry.pop("residual")}
+        geometry = conv1d.as_conv2d(x, w, epilogue.residual, **geometry)
+        x, w = geometry.pop("x"), geometry.pop("w")
+        epilogue = dataclasses.replace(epilogue, residual=geometry.pop("residual"))
     elif operation == "depthwise_conv2d":
         geometry = {**geometry, "groups": conv1d.depthwise_groups(x, w, geometry.get("layout", "NCHW"))}
-    asked = importlib.import_module("nkiconv.api.epilogue").Epilogue(**extra, strict_nonfinite=strict_nonfinite)
+    whole = {"layout": "NCHW", "filter_layout": "KCRS", **geometry}
     for lnc in degrees:
-        layouts = {"layout": "NCHW", "filter_layout": "KCRS"}
-        problem = conv.checked_conv(conv.IMAGES, x, w, asked, lnc=lnc, algorithm=algorithm, **{**layouts, **geometry})
-    more = {"filter_layout": geometry["filter_layout"]} if "filter_layout" in geometry else {}
-    return Work(name, operation, x, w, problem, {**extra, **more})
+        problem = conv.checked_conv(conv.IMAGES, x, w, epilogue, lnc=lnc, **whole)
+    return x, w, problem, epilogue, geometry.get("filter_layout")
 
 
 def _canonical_shape(problem: ConvProblem, operation: str) -> tuple[int, ...]:

@@ -15,12 +15,12 @@ from rich.console import Console
 from ... import simulator
 from ...errors import NkiconvError, UnsupportedError
 from ...simulator.hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
-from ...simulator.profiling.show import quantity
 from ...whole_file import whole_file
 from .grid import Grid
 from .kernels import KernelCall, keywords
 from .paths import unwritable
 from .shell import notes, say
+from .show import cores, quantity
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,7 @@ def _outputs(runs: list[KernelRun]) -> Grid:
 
 def _lines(one: KernelRun) -> Iterator[str]:
     counts = ", ".join(f"{engine} {count:,}" for engine, count in one.instructions.items())
-    cores = "2 cores" if one.call.lnc == 2 else "1 core"
-    yield f"{cores}: {sum(one.instructions.values()):,} instructions: {counts}"
+    yield f"{cores(one.call.lnc)}: {sum(one.instructions.values()):,} instructions: {counts}"
     share = one.sbuf_peak_bytes / SBUF_USABLE_BYTES_PER_PARTITION
     yield (
         f"DMA {quantity(one.dma_bytes, 'B')}; SBUF {one.sbuf_peak_bytes:,} B per partition ({share:.0%}), PSUM "

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from ... import rules, simulator
-from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refused
+from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refused
 from ...launches import on_cores
 from ...simulator.dtypes import DTYPES, canonical
 from .files import load, source
+from .options import assigned
 from .scripts import attribute_of, guarded
 
 #: Elements of one random input, at most: 4 GiB of fp32.
@@ -163,23 +164,8 @@ def keywords(texts: Sequence[str]) -> dict[str, Any]:
 
     Raises UnsupportedError: one of them is neither, or two have one name.
     """
-    found: dict[str, Any] = {}
-    errors: list[NkiconvError] = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            errors.append(UnsupportedError(f"--arg={text}: must be NAME=VALUE; write --arg eps=1e-6, say"))
-            continue
-        if name in found:
-            errors.append(UnsupportedError(f"--arg={text}: {name} is given twice; drop one"))
-        try:
-            found[name] = _value(value)
-        except (ValueError, SyntaxError, AttributeError):
-            errors.append(
-                UnsupportedError(f"--arg={text}: must be a Python literal or nl.NAME; quote text, as in {name}='\"a\"'")
-            )
-    raise_all("these arguments cannot be read", errors)
-    return found
+    rule = ", where VALUE must be a Python literal or nl.NAME; write --arg eps=1e-6, or --arg kind='\"text\"'"
+    return assigned("--arg", texts, _value, rule, str.isidentifier)
 
 
 def _value(text: str) -> Any:

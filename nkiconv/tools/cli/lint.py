@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from ...errors import UnsupportedError
 from ...lint import DEFAULT_VERSION, lint, output
-from .shell import BAD_INPUT, CHECK_FAILED, JsonOption, console, print_json, reports_errors, write_out
+from .shell import BAD_INPUT, CHECK_FAILED, JsonOption, console, print_json, reports_errors, say, write_out
 
 
 @reports_errors
@@ -54,9 +53,9 @@ def command(
     else:
         lines = output.github_lines(report) if output_format == "github" else output.text_lines(report)
         write_out("".join(f"{line}\n" for line in lines))
-        console(stderr=True).print(Text(output.summary(report, nki, strict=strict)), soft_wrap=True)
+        say(console(stderr=True), output.summary(report, nki, strict=strict))
     for error in report.broken:
-        console(stderr=True).print(Text(f"{type(error).__name__}: {error}", style="red"), soft_wrap=True)
+        say(console(stderr=True), f"{type(error).__name__}: {error}", "red")
     if report.broken or report.findings:
         raise typer.Exit(BAD_INPUT if report.broken else CHECK_FAILED)
 

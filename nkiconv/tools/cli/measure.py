@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import enum
 import importlib
-import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from ...cases import SUITE_ALIASES
 from ...errors import NkiconvError, UnsupportedError, raise_all
-from ...problem import dtype_name
 from ..doctor import DEVICE
 from ..measure import interleave
 from .against import bench_against
 from .deepbench import bench_deepbench
 from .grid import Grid
-from .options import Algorithm, Dtype, Force, Layout, Lnc, NoNames, Precision, named_cases
+from .options import Choice, NoNames, given_options, misplaced, named_cases
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, prints_tables, progress, say
-from .show import kind
-from .suite import Files, bench_suite
+from .shell import JsonOption, console, fail_unless, of_case, print_json, prints_tables, progress, say
+from .show import cores, kind, this_machine
+from .suite import OfSuite, bench_suite
 
 if TYPE_CHECKING:
     from ...cases import Case
@@ -50,54 +44,20 @@ class Target(str, enum.Enum):
     model = "model"
 
 
-@dataclass(frozen=True)
-class How:
-    """How cases run; dtype None: the case's own; algorithm None: the estimate."""
-
-    dtype: str | None
-    precision: str | None
-    lnc: int
-    algorithm: str | None
-
-
 @prints_tables
 def command(
+    *,
     names: NoNames = None,
     target: Annotated[
         Target | None, typer.Option(help="trn2: measure on this instance. model: predict. Default: what is here.")
     ] = None,
-    dtype: Dtype = None,
-    precision: Precision = None,
-    layout: Layout = None,
-    lnc: Lnc = 2,
-    algorithm: Algorithm = None,
+    kinds: Choice,
     rounds: Annotated[
         int | None,
         typer.Option(min=MIN_ROUNDS, help=f"Rounds of timing on trn2. Default {interleave.ROUNDS}."),
     ] = None,
     append: Annotated[Path | None, typer.Option(help=f"Add the rows of trn2 to this CSV file. Default {OUT}.")] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="Plan, check and model the headline cases of this suite: depthwise, conv2d, conv3d or conv_transpose; "
-            "or plan deepbench in three directions."
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --suite depthwise: model AWS's kernel of this checkout of nki-library next to the plans."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="With --against: run AWS's kernel on a few channels of data, too.")
-    ] = False,
-    only: Annotated[str | None, typer.Option(help="Of --suite only cases whose name contains this.")] = None,
-    tuned: Annotated[bool, typer.Option("--tuned", help="With --suite: plans of nkiconv tune (minutes).")] = False,
-    csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file.")] = None,
-    force: Force = False,
-    readme: Annotated[Path | None, typer.Option(help="Put the table of --suite between this file's markers.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw --suite under the rooflines, as a .png file.")] = None,
+    of: OfSuite,
     timing_speed: Annotated[
         bool, typer.Option("--timing-speed", help="Say how fast the model times 100,000 instructions here.")
     ] = False,
@@ -115,131 +75,97 @@ def command(
     where it takes the case. Exit status 1 if --check finds a wrong result. With --suite deepbench: plan DeepBench's
     training list forward and both gradients, in NHWC unless --layout says otherwise, compared with what a V100 took.
     """
-    if suite is not None:
-        suite = {name: short for short, name in SUITE_ALIASES.items()}.get(suite, suite)
-        given = {
-            "CASE": names, "--target": target, "--dtype": dtype, "--precision": precision,
-            "--layout": None if suite == "deepbench" and against is None else layout,
-            "--rounds": rounds, "--algorithm": algorithm, "--append": append, "--timing-speed": timing_speed,
-        }  # fmt: skip
-        raise_all(CANNOT, list(_beside_suite(suite, given)))
-        files = Files(csv, readme, plot, force)
-        if against is not None:
-            bench_against(suite, against, only, lnc, tuned, check, files, as_json)
+    of_trn2 = {"--rounds": rounds, "--append": append}
+    if of.suite is not None:
+        taken = ("--lnc", "--layout") if of.name == "deepbench" and of.against is None else ("--lnc",)
+        given: dict[str, Any] = {option: True for option in given_options(kinds) if option not in taken}
+        given |= {"CASE": names, "--target": target, "--timing-speed": timing_speed, **of_trn2}
+        why = f"cannot be combined with --suite={of.name}, which chooses its own; drop it"
+        raise_all(CANNOT, list(misplaced(given, why)))
+        if of.against is not None:
+            bench_against(of, of.against, kinds.lnc, as_json)
             return
-        raise_all(CANNOT, list(_without("--against", "PATH", {"--check": check})))
-        if suite == "deepbench":
-            bench_deepbench(only, layout, lnc, tuned, files, as_json)
+        without = misplaced({"--check": of.check}, "belongs to --against, and there is none; add --against PATH")
+        raise_all(CANNOT, list(without))
+        if of.name == "deepbench":
+            bench_deepbench(of, kinds.layout, kinds.lnc, as_json)
         else:
-            bench_suite(suite, only, lnc, tuned, files, as_json)
+            bench_suite(of, kinds.lnc, as_json)
         return
-    of_suite = {"--against": against, "--check": check, "--only": only, "--csv": csv, "--force": force}
-    of_suite |= {"--readme": readme, "--plot": plot, "--tuned": tuned}
-    raise_all(CANNOT, list(_without("--suite", "depthwise", of_suite)))
+    without = misplaced(
+        dict.fromkeys(given_options(of), True), "belongs to --suite, and there is none; add --suite depthwise"
+    )
+    raise_all(CANNOT, list(without))
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
-    raise_all(CANNOT, list(_contradictions(names or [], where, rounds, append, timing_speed)))
-    chosen = named_cases(names, layout)
-    known = None if dtype is None else str(dtype_name(dtype))
+    raise_all(CANNOT, list(_contradictions(names or [], where, of_trn2, timing_speed)))
+    cases = named_cases(names, kinds.layout)
     profiles = importlib.import_module("nkiconv.tools.suites.profiles")
-    each = (profiles.case_violations(case, algorithm, lnc, known, precision=precision) for case in chosen)
-    raise_all("nkiconv bench cannot run these cases", [error for errors in each for error in errors])
-    how = How(known, precision, lnc, algorithm)
+    errors = [error for case in cases for error in profiles.case_violations(case, **kinds.how)]
+    raise_all("nkiconv bench cannot run these cases", errors)
     if where is Target.model:
         said = "" if target else f"there is no {DEVICE} here, so this is modelled; --target trn2 measures"
-        _model(chosen, how, timing_speed, said, as_json)
+        _model(cases, kinds, timing_speed, said, as_json)
         return
-    _measure(chosen, how, rounds or interleave.ROUNDS, append or OUT, as_json)
-
-
-def _beside_suite(suite: str, given: dict[str, Any]) -> Iterator[NkiconvError]:
-    for option, value in given.items():
-        if value:
-            yield UnsupportedError(f"{option}: cannot be combined with --suite={suite}, which chooses its own; drop it")
-
-
-def _without(owner: str, value_of_it: str, given: dict[str, Any]) -> Iterator[NkiconvError]:
-    for option, value in given.items():
-        if value:
-            yield UnsupportedError(f"{option}: belongs to {owner}, and there is none; add {owner} {value_of_it}")
+    _measure(cases, kinds, rounds or interleave.ROUNDS, append or OUT, as_json)
 
 
 def _contradictions(
-    names: list[str], where: Target, rounds: int | None, append: Path | None, timing_speed: bool
+    names: list[str], where: Target, of_trn2: dict[str, Any], timing_speed: bool
 ) -> Iterator[NkiconvError]:
     if not names and not timing_speed:
         yield UnsupportedError("CASE: none is given; name a case (nkiconv cases)")
     if where is Target.trn2 and timing_speed:
         yield UnsupportedError("--timing-speed: is of the model, and the target is trn2; give --target model")
     if where is Target.model:
-        for option, value in (("--rounds", rounds), ("--append", append)):
-            if value is not None:
-                yield UnsupportedError(f"{option}={value}: is of --target trn2, and the target is model; drop it")
+        given = {f"{option}={value}": value for option, value in of_trn2.items()}
+        yield from misplaced(given, "is of --target trn2, and the target is model; drop it")
 
 
-def _check_append(path: Path) -> None:
-    """Refuse, before any work, a file that rows cannot be appended to."""
+def _measure(chosen: list[Case], kinds: Choice, rounds: int, path: Path, as_json: bool) -> None:
+    """Measure every case, append each row as soon as there is one, and print them."""
     for error in unwritable("--append", path, "a .csv file"):
         raise error
-    importlib.import_module("nkiconv.tools.measure.rows").check(path)
-
-
-def _measure(chosen: list[Case], how: How, rounds: int, path: Path, as_json: bool) -> None:
-    """Measure every case, append each row as soon as there is one, and print them."""
-    _check_append(path)
-    device = importlib.import_module("nkiconv.tools.measure.torch_neuron").TorchNeuron(how.lnc)
+    kept = importlib.import_module("nkiconv.tools.measure.rows")
+    kept.check(path)
+    device = importlib.import_module("nkiconv.tools.measure.torch_neuron").TorchNeuron(kinds.lnc)
     measure_case = importlib.import_module("nkiconv.tools.measure.one_case").measure_case
-    append = importlib.import_module("nkiconv.tools.measure.rows").append
     found: list[Row] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
-            told = of_case(case.name, advance)
-            row = measure_case(device, case, **vars(how), rounds=rounds, advance=told)
-            append(path, row)
+            row = measure_case(device, case, **kinds.how, rounds=rounds, advance=of_case(case.name, advance))
+            kept.append(path, row)
             found.append(row)
     _show_measured(found, device.description, path, as_json)
-    if any(row.timing is None for row in found):
-        raise typer.Exit(CHECK_FAILED)
+    fail_unless(all(row.timing is not None for row in found))
 
 
-def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) -> None:
+def _model(chosen: list[Case], kinds: Choice, speed: bool, said: str, as_json: bool) -> None:
     """Print the prediction of every case, and how fast the model is."""
     measured_speed = importlib.import_module("nkiconv.tools.measure.timing_speed").timing_speed() if speed else None
     model = importlib.import_module("nkiconv.tools.measure.modelled").model
     found: list[tuple[Case, Modelled]] = []
     with progress(show=not as_json) as advance:
         for case in chosen:
-            found.append((case, model(case.name, advance=of_case(case.name, advance), **vars(how))))
+            found.append((case, model(case.name, advance=of_case(case.name, advance), **kinds.how)))
     if as_json:
+        how = {"precision": kinds.precision, "lnc": kinds.lnc}
         rows = [
-            {
-                "case": case.name,
-                "dtype": how.dtype or case.problem.dtype,
-                "precision": how.precision,
-                "lnc": how.lnc,
-                **one.as_dict(),
-            }
+            {"case": case.name, "dtype": kinds.known or case.problem.dtype, **how, **one.as_dict()}
             for case, one in found
         ]
-        print_json(
-            {
-                "target": "model",
-                "kind": "modelled",
-                "note": said,
-                "timing_speed": measured_speed.as_dict() if measured_speed else None,
-                "rows": rows,
-            }
-        )
+        speeds = measured_speed.as_dict() if measured_speed else None
+        print_json({"target": "model", "kind": "modelled", "note": said, "timing_speed": speeds, "rows": rows})
         return
     screen = console()
     if said:
         say(screen, said)
     if found:
-        title = f"modelled us (trn2, {_cores(how.lnc)})"
+        title = f"modelled us (trn2, {cores(kinds.lnc)})"
         main = "case", "algorithm", "mean", "of the limit", "bound by", "copy floor", "instructions"
         grid = _grid(title, ("mean", "phase 0", "worst"), ("instructions", "bound by"), main)
         for case, one in found:
             grid.add(
-                *_what(case.name, how.dtype or case.problem.dtype, how.precision, one.algorithm),
+                *_what(case.name, kinds.known or case.problem.dtype, kinds.precision, one.algorithm),
                 *_us(one.modelled_us, one.phase0_us, one.worst_us),
                 "-",
                 *_us(one.copy_floor_us, one.launch_floor_us),
@@ -255,16 +181,12 @@ def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) 
 
 def _show_speed(screen: Console, speed: TimingSpeed) -> None:
     aims = importlib.import_module("nkiconv.tools.measure.timing_speed")
-    machine = f"{platform.python_implementation()} {platform.python_version()}, NumPy {np.__version__}, "
-    machine += f"{platform.system()} {platform.machine()}"
-    screen.print(
-        Text(
-            f"timing {speed.instructions:,} instructions takes {speed.seconds:.2f} s here ({machine}): trace "
-            f"{speed.trace_seconds:.2f}, dependencies {speed.dependencies_seconds:.2f}, one timeline "
-            f"{speed.timeline_seconds:.2f}; peak memory {speed.peak_gb:.2f} GB; aim: {aims.AIM_SECONDS:g} s and "
-            f"{aims.AIM_GB:g} GB"
-        ),
-        soft_wrap=True,
+    say(
+        screen,
+        f"timing {speed.instructions:,} instructions takes {speed.seconds:.2f} s here ({this_machine()}): trace "
+        f"{speed.trace_seconds:.2f}, dependencies {speed.dependencies_seconds:.2f}, one timeline "
+        f"{speed.timeline_seconds:.2f}; peak memory {speed.peak_gb:.2f} GB; aim: {aims.AIM_SECONDS:g} s and "
+        f"{aims.AIM_GB:g} GB",
     )
 
 
@@ -276,8 +198,8 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
         print_json({**document, "rows": values})
         return
     screen = console()
-    screen.print(Text(machine), soft_wrap=True)
-    title = f"measured us (trn2, {_cores(rows[0].lnc)})"
+    say(screen, machine)
+    title = f"measured us (trn2, {cores(rows[0].lnc)})"
     main = "case", "p50", "modelled", "verdict", "of the limit", "algorithm", "A/A"
     grid = _grid(title, ("p50", "p10", "p90"), ("modelled", "verdict"), main)
     for row in rows:
@@ -287,11 +209,9 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
         if row.reason:
             say(screen, f"{row.case}: {row.reason}", "red")
         elif row.timing is not None and row.timing.noisy:
-            noise = (
-                f"{row.case}: noisy, the medians of the kernel and of itself differ by {row.timing.aa_difference:.1%}"
-            )
-            say(screen, noise, "yellow")
-    screen.print(f"appended to {path}", soft_wrap=True)
+            noise = f"noisy, the medians of the kernel and of itself differ by {row.timing.aa_difference:.1%}"
+            say(screen, f"{row.case}: {noise}", "yellow")
+    say(screen, f"appended to {path}")
 
 
 def _measured_cells(row: Row) -> Iterator[str]:
@@ -321,7 +241,3 @@ def _what(name: str, dtype: str, precision: str | None, algorithm: str) -> tuple
 
 def _us(*values: float) -> list[str]:
     return [f"{value:,.2f}" for value in values]
-
-
-def _cores(lnc: int) -> str:
-    return "2 cores" if lnc == 2 else "1 core"

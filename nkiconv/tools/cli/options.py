@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from ... import cases
 from ...cases import Case
 from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...problem import dtype_name
 
 CASES = typer.Argument(metavar="CASE...", help="See nkiconv cases.")
 
@@ -42,12 +45,46 @@ Force = Annotated[bool, typer.Option("--force", help="Let files be overwritten."
 Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
 
 
-_Options = TypeVar("_Options")
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """How cases are to be run or planned; None: as they say."""
+
+    dtype: Dtype = None
+    precision: Precision = None
+    layout: Layout = None
+    lnc: Lnc = 2
+
+    @property
+    def known(self) -> str | None:
+        """The dtype by nkiconv's name."""
+        return None if self.dtype is None else dtype_name(self.dtype)
 
 
-def typed(kind: type[_Options], arguments: dict[str, Any]) -> _Options:
-    """A dataclass of options, from all arguments of a command by name."""
-    return kind(**{one.name: arguments[one.name] for one in dataclasses.fields(kind)})  # type: ignore[arg-type]
+@dataclass(frozen=True, kw_only=True)
+class Choice(Kinds):
+    """With an algorithm; None: the estimate."""
+
+    algorithm: Algorithm = None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """Arguments of `profile_case` and the like by name; cases have the layout."""
+        return {"dtype": self.known, "precision": self.precision, "lnc": self.lnc, "algorithm": self.algorithm}
+
+
+def option_name(name: str) -> str:
+    """An option, as typed, by its parameter's name."""
+    return f"--{name.replace('_', '-')}"
+
+
+def given_options(group: Any) -> list[str]:
+    """The options of a dataclass that were given, as typed."""
+    return [option_name(name) for name, value in vars(group).items() if value not in (None, False)]
+
+
+def misplaced(given: Mapping[str, Any], why: str) -> Iterator[UnsupportedError]:
+    """Refusals of those options, by name, that have a value; why: what is wrong with each, and what to do."""
+    yield from (UnsupportedError(f"{option}: {why}") for option, value in given.items() if value)
 
 
 def named_cases(names: list[str] | None, layout: str | None, direction: str = "forward") -> list[Case]:
@@ -61,22 +98,36 @@ def named_cases(names: list[str] | None, layout: str | None, direction: str = "f
     return [case.toward(direction) for case in found]
 
 
-def read_constants(given: list[str] | None) -> dict[str, float]:
-    """{name: value} of NAME=VALUE options.
+_Value = TypeVar("_Value")
 
-    Raises UnsupportedError: one of them is not of that form, or two have one name.
+
+def assigned(
+    option: str,
+    texts: Sequence[str],
+    value_of: Callable[[str], _Value],
+    rule: str,
+    is_name: Callable[[str], bool] = bool,
+) -> dict[str, _Value]:
+    """{name: value} of NAME=VALUE options. value_of: of the text; rule: what VALUE must be, and what to do.
+
+    Raises UnsupportedError: some of them are not of that form, or two have one name.
     """
-    found: dict[str, float] = {}
+    found: dict[str, _Value] = {}
     errors: list[NkiconvError] = []
-    for text in given or []:
-        name, equals, value = text.partition("=")
-        if name.strip() in found:
-            errors.append(UnsupportedError(f"--constant={text}: {name.strip()} is given twice; drop one"))
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if name in found:
+            errors.append(UnsupportedError(f"{option}={text}: {name} is given twice; drop one"))
         try:
-            found[name.strip()] = float(value)
-        except ValueError:
+            found[name] = value_of(value)
+        except (ValueError, SyntaxError, AttributeError):
             equals = ""
-        if not equals:
-            errors.append(UnsupportedError(f"--constant={text}: must be NAME=VALUE with a number; see trn2.toml"))
-    raise_all("nkiconv cannot read these constants", errors)
+        if not (equals and is_name(name)):
+            errors.append(UnsupportedError(f"{option}={text}: must be NAME=VALUE{rule}"))
+    raise_all(f"nkiconv cannot read {option}", errors)
     return found
+
+
+def read_constants(given: list[str] | None) -> dict[str, float]:
+    """{name: value} of --constant NAME=VALUE."""
+    return assigned("--constant", given or (), float, " with a number; see trn2.toml")

@@ -13,12 +13,11 @@ from rich.text import Text
 from ... import cases
 from ...cases import Case
 from ...errors import raise_all
-from ...problem import dtype_name
 from . import shapes
 from .grid import Grid
-from .options import Constants, Direction, Dtype, Fresh, Layout, Lnc, NoNames, Precision, read_constants, typed
+from .options import Constants, Direction, Fresh, Kinds, NoNames, read_constants
 from .shell import JsonOption, console, notes, of_case, plain_warnings, print_json, prints_tables, progress
-from .show import kind
+from .show import cores, kind, modelled
 
 if TYPE_CHECKING:
     from ...planner import Plan
@@ -42,51 +41,32 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
     """The command `plan`, or with `wide` the command `tune`: the same options, another search."""
 
     def command(
+        *,
         names: NoNames = None,
         suite: Suite = None,
         direction: Direction = "forward",
         explain: Explain = False,
-        dtype: Dtype = None,
-        precision: Precision = None,
-        layout: Layout = None,
-        lnc: Lnc = 2,
+        kinds: Kinds,
         strict_nonfinite: Strict = False,
-        N: shapes.N = None,
-        C: shapes.C = None,
-        D: shapes.D = None,
-        H: shapes.H = None,
-        W: shapes.W = None,
-        K: shapes.K = None,
-        T: shapes.T = None,
-        R: shapes.R = None,
-        S: shapes.S = None,
-        groups: shapes.Groups = None,
-        stride: shapes.Stride = None,
-        padding: shapes.Padding = None,
-        dilation: shapes.Dilation = None,
-        lhs_dilation: shapes.LhsDilation = None,
-        transposed: shapes.Transposed = False,
-        output_padding: shapes.OutputPadding = None,
+        shape: shapes.Shape,
         constant: Constants = None,
         robust: Robust = None,
         no_cache: Fresh = False,
         as_json: JsonOption = False,
     ) -> None:
-        shape = typed(shapes.Shape, locals())
         named = [*(names or []), *(() if suite is None else cases.names(suite))]
-        chosen = shapes.chosen_cases(named, shape, dtype, layout, direction)
-        known = None if dtype is None else dtype_name(dtype)
+        chosen = shapes.chosen_cases(named, shape, kinds.dtype, kinds.layout, direction)
         entry = importlib.import_module("nkiconv.planner.entry")
         operation_of = importlib.import_module("nkiconv.tools.verify").case_operation
         request = importlib.import_module("nkiconv.planner.request")
         constants = request.sorted_constants(read_constants(constant))
         percent = importlib.import_module("nkiconv.planner.robust").percent_of
-        asked = request.Asked(strict_nonfinite=strict_nonfinite, precision=precision)
+        asked = request.Asked(strict_nonfinite=strict_nonfinite, precision=kinds.precision)
         wanted = {}
         for case in chosen:
-            problem = case.problem if known is None else case.problem.replace(dtype=known)
+            problem = case.problem.replace(dtype=kinds.known or case.problem.dtype)
             wanted[case.name] = request.Request(
-                problem=problem, lnc=lnc, asked=asked, constants=constants, operation=operation_of(case).name,
+                problem=problem, lnc=kinds.lnc, asked=asked, constants=constants, operation=operation_of(case).name,
                 robust=None if robust is None else percent(robust),
             )  # fmt: skip
         errors = [error for one in wanted.values() for error in entry.violations(one)]
@@ -100,7 +80,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         if as_json:
             print_json([{"case": case.name, **one.as_dict()} for case, one in found])
         else:
-            _show(found, lnc, explain, regrets=robust is not None)
+            _show(found, kinds.lnc, explain, regrets=robust is not None)
 
     command.__doc__ = doc
     return prints_tables(command)
@@ -128,13 +108,12 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool, regrets: bool
             )
             screen.print(Text(one.explain(width)), soft_wrap=True)
         return
-    cores = "2 cores" if lnc == 2 else "1 core"
     text = "case", "algorithm", "settings", "bound by"
     numbers = "modelled us", "of the limit", "x copy floor", "instructions"
     main = "case", "algorithm", "modelled us", "of the limit", "bound by", "x copy floor", "instructions"
     risks = ("worst regret", "worst constant", "fastest us", "its regret") if regrets else ()
     grid = Grid(
-        f"plans (trn2, {cores})",
+        f"plans (trn2, {cores(lnc)})",
         (*text, *numbers, *risks),
         (*text, "worst constant"),
         (*main[:3], *risks, *main[3:]),
@@ -145,7 +124,7 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool, regrets: bool
             one.algorithm,
             one.settings,
             one.bound_by,
-            f"{'~' if one.extrapolated_from is not None else ''}{one.modelled_us:,.2f}",
+            modelled(one, ",.2f"),
             f"{one.roofline_fraction:.1%}",
             f"{one.x_copy_floor:.2f}",
             f"{one.instructions:,}",

@@ -16,6 +16,7 @@ from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
 from .shell import FORMATS, JsonOption, asked, console, plain_warnings, print_json, prints_tables, progress, say_wrapped
+from .show import cores, modelled
 
 if TYPE_CHECKING:
     from ...pytorch.models.model_plan import ModelPlan, Row
@@ -178,8 +179,7 @@ def _tensors(model: Any, shapes: list[tuple[str | None, tuple[int, ...], str]]) 
 
 def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     screen = console()
-    cores = "2 cores" if found.lnc == 2 else "1 core"
-    title = f"convolutions of {script} on {', '.join(inputs)} (trn2, {cores}, modelled)"
+    title = f"convolutions of {script} on {', '.join(inputs)} (trn2, {cores(found.lnc)}, modelled)"
     text = ("layer", "shape", "filters", "algorithm", "bound by")
     headings = (
         "layer",
@@ -244,7 +244,7 @@ def _cells(found: ModelPlan, row: Row) -> list[str]:
     return [
         *head,
         plan.algorithm,
-        f"{'~' if plan.extrapolated_from is not None else ''}{plan.modelled_us:,.1f}",
+        modelled(plan),
         f"{row.us:,.1f}",
         f"{found.share(row):.1%}",
         f"{plan.roofline_fraction:.1%}",

@@ -16,30 +16,15 @@ import nkiconv
 
 from ...cases import Case
 from ...errors import MissingPackageError, NkiconvError, UnsupportedError, raise_all
-from ...problem import dtype_name
 from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords, unnamed
-from .options import (
-    Algorithm,
-    Arg,
-    Constants,
-    Direction,
-    Dtype,
-    Force,
-    Layout,
-    Lnc,
-    NoNames,
-    Precision,
-    named_cases,
-    read_constants,
-    typed,
-)
+from .options import Arg, Choice, Constants, Direction, Force, NoNames, misplaced, named_cases, read_constants
 from .paths import unwritable
 from .profile_grid import moved_grid, profiles_grid
-from .shell import FORMATS, Advance, JsonOption, asked, console, of_case, print_json, prints_tables, progress
-from .show import extents, kind
+from .shell import FORMATS, Advance, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
+from .show import cores, extents, kind
 
 if TYPE_CHECKING:
     from ...simulator.profiling import Profile
@@ -48,13 +33,10 @@ if TYPE_CHECKING:
 
 @prints_tables
 def command(
+    *,
     names: NoNames = None,
     direction: Direction = "forward",
-    dtype: Dtype = None,
-    precision: Precision = None,
-    layout: Layout = None,
-    lnc: Lnc = 2,
-    algorithm: Algorithm = None,
+    kinds: Choice,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="Time again with each inferred constant at the ends of its range.")
     ] = False,
@@ -66,22 +48,7 @@ def command(
         typer.Option(metavar="SHAPE:DTYPE|FILE", help="Of a kernel, in order: 1x512x5000:bf16, or .npy; repeatable."),
     ] = None,
     arg: Arg = None,
-    N: shapes.N = None,
-    C: shapes.C = None,
-    D: shapes.D = None,
-    H: shapes.H = None,
-    W: shapes.W = None,
-    K: shapes.K = None,
-    T: shapes.T = None,
-    R: shapes.R = None,
-    S: shapes.S = None,
-    groups: shapes.Groups = None,
-    stride: shapes.Stride = None,
-    padding: shapes.Padding = None,
-    dilation: shapes.Dilation = None,
-    lhs_dilation: shapes.LhsDilation = None,
-    transposed: shapes.Transposed = False,
-    output_padding: shapes.OutputPadding = None,
+    shape: shapes.Shape,
     against: Annotated[
         str | None,
         typer.Option(help="What moves from the one profile to this: a case, FILE.py:KERNEL, or .json of --json."),
@@ -96,44 +63,34 @@ def command(
 
     A model of the NeuronCore, not a measurement.
     """
-    shape = typed(shapes.Shape, locals())
-    named = names or []
+    named, layout = names or [], kinds.layout
     raise_all("nkiconv profile cannot run this call", list(unnamed(named)))
     kernels = [name for name in (*named, against or "") if is_kernel(name)]
-    calls = {name: KernelCall(name, tuple(input or ()), tuple(arg or ()), lnc) for name in kernels}
-    kinds = Kinds(dtype, precision, layout, algorithm)
+    calls = {name: KernelCall(name, tuple(input or ()), tuple(arg or ()), kinds.lnc) for name in kernels}
     wrong = [*_contradictions(named, trace, plot, force), *_of_kernels(named, kernels, input, arg, against, kinds)]
     wrong += [error for one in calls.values() for error in one.violations()]
     raise_all("nkiconv profile cannot run this call", wrong)
     found = [name for name in named if name in calls]
     targets: list[Target] = [calls[name] for name in found]
     if len(found) < len(named) or not found or shape.given:
-        targets += shapes.chosen_cases([name for name in named if name not in calls], shape, dtype, layout, direction)
+        targets += shapes.chosen_cases(
+            [name for name in named if name not in calls], shape, kinds.dtype, layout, direction
+        )
     other: Target | None = None
     if against is not None:
         is_file = against.endswith(".json")
         other = calls.get(against) or (Path(against) if is_file else named_cases([against], layout, direction)[0])
-    refuse([one for one in (*targets, other) if isinstance(one, Case)], kinds, lnc)
+    refuse([one for one in (*targets, other) if isinstance(one, Case)], kinds)
     constants = importlib.import_module("nkiconv.planner.request").sorted_constants(read_constants(constant))
     with progress(show=not as_json) as advance:
         settings = {"sensitivity": sensitivity, "standalone": standalone, "constants": constants}
-        made = [profile_of(one, lnc, kinds, settings, advance).under(constants) for one in targets]
-        beside = None if other is None else profile_of(other, lnc, kinds, settings, advance)
+        made = [profile_of(one, kinds, settings, advance).under(constants) for one in targets]
+        beside = None if other is None else profile_of(other, kinds, settings, advance)
     for path, write in ((trace, made[0].save_trace), (plot, made[0].plot)):
         if path is not None:
             with whole_file(path) as part:
                 write(part)
     _tell(made, beside, [path for path in (trace, plot) if path is not None], as_json)
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """How cases are to be run; None: as they say, or by the estimate."""
-
-    dtype: str | None
-    precision: str | None
-    layout: str | None
-    algorithm: str | None
 
 
 @dataclass(frozen=True)
@@ -165,19 +122,14 @@ class Made:
 Target = Case | KernelCall | Path
 
 
-def refuse(chosen: list[Case], kinds: Kinds, lnc: int) -> None:
+def refuse(chosen: list[Case], kinds: Choice) -> None:
     """Raises UnsupportedError and the like, all at once: cases that do not run so."""
-    kind = None if kinds.dtype is None else dtype_name(kinds.dtype)
     profiles = importlib.import_module("nkiconv.tools.suites.profiles")
-    errors = [
-        error
-        for case in chosen
-        for error in profiles.refusals(case, kinds.algorithm, lnc, kind, precision=kinds.precision)
-    ]
+    errors = [error for case in chosen for error in profiles.refusals(case, **kinds.how)]
     raise_all("nkiconv profile cannot run these cases", errors)
 
 
-def profile_of(target: Target, lnc: int, kinds: Kinds, settings: dict[str, Any], advance: Advance) -> Made:
+def profile_of(target: Target, kinds: Choice, settings: dict[str, Any], advance: Advance) -> Made:
     """The profile of a target."""
     if isinstance(target, Path):
         return _plain(saved(target))
@@ -186,11 +138,8 @@ def profile_of(target: Target, lnc: int, kinds: Kinds, settings: dict[str, Any],
             how = {**settings, "constants": dict(settings["constants"])}
             profiled = nkiconv.profile(kernel, **how, advance=of_case(target.name, advance))
             return _plain(target.guarded(lambda: profiled(*target.specs(), **keywords(target.arguments))))
-    dtype = None if kinds.dtype is None else dtype_name(kinds.dtype)
-    one, timed = importlib.import_module("nkiconv.tools.suites.profiles").profile_case(
-        target, dtype=dtype, precision=kinds.precision, lnc=lnc, algorithm=kinds.algorithm, **settings,
-        advance=of_case(target.name, advance),
-    )  # fmt: skip
+    profile_case = importlib.import_module("nkiconv.tools.suites.profiles").profile_case
+    one, timed = profile_case(target, **kinds.how, **settings, advance=of_case(target.name, advance))
     profile = dataclasses.replace(one.profile, timed=timed, kernel=f"{target.name} ({one.algorithm})")
     floor = f"copy floor {one.floors.copy_us:,.2f} us, {one.x_copy_floor:.2f} x that"
     return Made(profile, title_of(one), (floor,), one.as_dict())
@@ -198,14 +147,14 @@ def profile_of(target: Target, lnc: int, kinds: Kinds, settings: dict[str, Any],
 
 def _plain(one: Profile) -> Made:
     """A profile without further data."""
-    return Made(one, f"{one.kernel} on {'2 cores' if one.lnc == 2 else '1 core'}", (), one.as_dict())
+    return Made(one, f"{one.kernel} on {cores(one.lnc)}", (), one.as_dict())
 
 
 def title_of(one: CaseProfile) -> str:
     """Case, shape, dtype, algorithm and cores."""
-    cores, shape = "2 cores" if one.lnc == 2 else "1 core", extents(one.problem)
+    shape = extents(one.problem)
     name = shape if one.case == shape else f"{one.case}: {shape}"
-    return f"{name} {kind(one.problem.dtype, one.precision)}, {one.algorithm} on {cores}"
+    return f"{name} {kind(one.problem.dtype, one.precision)}, {one.algorithm} on {cores(one.lnc)}"
 
 
 def saved(path: Path) -> Profile:
@@ -243,8 +192,7 @@ def _tell(made: list[Made], beside: Made | None, written: list[Path], as_json: b
             show(screen, one.profile, one.title, one.floors)
     else:
         moved.show(screen)
-    for path in written:
-        screen.print(f"wrote {path}", soft_wrap=True)
+    wrote(screen, *written)
 
 
 def _of_kernels(
@@ -253,15 +201,15 @@ def _of_kernels(
     inputs: list[str] | None,
     args: list[str] | None,
     against: str | None,
-    kinds: Kinds,
+    kinds: Choice,
 ) -> Iterator[NkiconvError]:
     """Options of kernels without one, options of cases where there are kernels only."""
     for option, given in (("--input", inputs), ("--arg", args)):
         if given and not kernels:
             yield UnsupportedError(f"{option}={given[0]}: is of a kernel, FILE.py:KERNEL, and none is named; name one")
-    for option, value in vars(kinds).items():
-        if value is not None and names and set(names) <= set(kernels):
-            yield UnsupportedError(f"--{option}={value}: is of cases, and {kernels[0]} is a kernel; drop it")
+    if names and set(names) <= set(kernels):
+        of_cases = {f"--{name}={value}": value for name, value in vars(kinds).items() if name != "lnc"}
+        yield from misplaced(of_cases, f"is of cases, and {kernels[0]} is a kernel; drop it")
     if against is not None and len(names) > 1:
         yield UnsupportedError(f"--against={against}: is held against one profile, {len(names)} are named; name one")
 

@@ -13,7 +13,7 @@ from ...errors import UnsupportedError, raise_all, refuse
 from .grid import Grid
 from .options import Force, Lnc
 from .paths import unwritable
-from .shell import JsonOption, console, print_json, prints_tables, progress
+from .shell import JsonOption, console, print_json, prints_tables, progress, wrote
 
 #: Columns of the table: heading, and the CSV's column.
 _SHOWN = {
@@ -65,8 +65,7 @@ def command(
     for row in rows:
         grid.add(*(_cell(heading, row[name]) for heading, name in _SHOWN.items()))
     grid.show(console())
-    if csv is not None:
-        console().print(f"wrote {csv}", soft_wrap=True)
+    wrote(console(), csv)
 
 
 def _cell(heading: str, text: str) -> str:

@@ -15,12 +15,11 @@ from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
-from ...rules import ACTIVATIONS
-from .file_options import OPERATIONS, FileOptions
+from .file_options import FileOptions
 from .file_work import Written, file_work
 from .kernels import KernelCall, is_kernel, unnamed
-from .options import Algorithm, Arg, NoNames, Precision, named_cases, typed
-from .shell import CHECK_FAILED, JsonOption, asked, console, notes, print_json, prints_tables, progress, say
+from .options import Algorithm, Arg, NoNames, Precision, given_options, named_cases
+from .shell import JsonOption, asked, console, fail_unless, notes, print_json, prints_tables, progress, say
 from .show import REPORT_NOTES, report_grid, show_verdict, verdict
 from .work import Work
 
@@ -36,67 +35,20 @@ class Lnc(str, enum.Enum):
     both = "both"
 
 
-def _file(what: str) -> Any:
-    """An option that takes FILE or FILE:NAME."""
-    return typer.Option(metavar="FILE[:NAME]", help=what)
-
-
 _DEGREES = {Lnc.one: (1,), Lnc.two: (2,), Lnc.both: (1, 2)}
 
 
 @prints_tables
 def command(
+    *,
     names: NoNames = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE[:NAME]|SHAPE:DTYPE",
-            help="x: .npy, .npz, .safetensors, .png, .jpg or .wav. Of a kernel FILE.py:KERNEL, in order: such files, "
-            "or random data, as in 1x512x5000:bf16; repeatable.",
-        ),
-    ] = None,
+    options: FileOptions,
     arg: Arg = None,
-    filter: Annotated[str | None, _file(r"w: \[C, S], \[K, C/groups, S] or \[K, C/groups, R, S].")] = None,
-    bias: Annotated[str | None, _file(r"\[K].")] = None,
-    residual: Annotated[str | None, _file("Added to the sums; shape of y.")] = None,
-    residual_position: Annotated[
-        str | None, typer.Option(help="pre_activation (default) or post_activation.", show_default=False)
-    ] = None,
-    activation: Annotated[str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.")] = None,
-    out: Annotated[str | None, _file("Write y to this file if it is right; arrays by the name y.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --out overwrite.")] = False,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Of named cases instead of their own; of pictures and sound instead of fp32; of files, what NumPy's "
-            "raw |V2 (bf16) and |V1 (fp8_e4m3, fp8_e5m2) are."
-        ),
-    ] = None,
-    operation: Annotated[
-        str | None,
-        typer.Option(help=f"{', '.join(OPERATIONS)}. Default: depthwise_conv1d, conv1d, conv2d by w's rank."),
-    ] = None,
-    groups: Annotated[int | None, typer.Option(help="Of conv1d and conv2d. Default 1.")] = None,
-    stride: Annotated[str | None, typer.Option(help="int, or height,width for images. Default 1.")] = None,
-    padding: Annotated[
-        str | None,
-        typer.Option(
-            help="int; left,right of rows; height,width or top,bottom,left,right of images; valid, same, or causal for "
-            "rows. Default 0."
-        ),
-    ] = None,
-    dilation: Annotated[str | None, typer.Option(help="Distance of neighbouring taps, as --stride. Default 1.")] = None,
-    lhs_dilation: Annotated[
-        str | None, typer.Option(help="Distance of neighbouring inputs, as --stride. Default 1.")
-    ] = None,
     lnc: Annotated[Lnc, typer.Option(help="Cores that share the work; both: compare them bit for bit.")] = Lnc.two,
     algorithm: Algorithm = None,
     precision: Precision = None,
     layout: Annotated[
         str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC; of files for conv1d NCW or NWC.")
-    ] = None,
-    filter_layout: Annotated[
-        str | None, typer.Option(help="Of w in its file: KCRS, RSCK or KRSC; for conv1d KCS, SCK or KSC.")
     ] = None,
     strict_nonfinite: Annotated[bool, typer.Option("--strict-nonfinite", help="Keep NaN and Inf in place.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the random data of named cases. Default 0.")] = None,
@@ -112,69 +64,58 @@ def command(
     Exit status 1 if a result is wrong, or a kernel breaks a rule of NKI.
     """
     kernels = [name for name in names or [] if is_kernel(name)]
-    options = typed(FileOptions, {**locals(), "input": input[0] if input and not kernels else None})
     raise_all("nkiconv run cannot run this", list(unnamed(names or [])))
     if kernels:
         others = {"--layout": layout, "--precision": precision, "--algorithm": algorithm}
         refused = [*_of_one_kernel(names or [], options, others, strict_nonfinite, channels)]
-        _run_kernel(
-            kernels[0], tuple(input or ()), tuple(arg or ()), _DEGREES[lnc], seed or 0, out, force, as_json, refused
-        )
+        calls = [KernelCall(kernels[0], tuple(options.input or ()), tuple(arg or ()), one) for one in _DEGREES[lnc]]
+        _run_kernel(calls, seed or 0, options, as_json, refused)
         return
     found_twice = [
-        UnsupportedError(f"--input={one}: is given twice; a convolution has one x") for one in (input or [])[1:]
+        UnsupportedError(f"--input={one}: is given twice; a convolution has one x") for one in (options.input or [])[1:]
     ]
     found_twice += [UnsupportedError(f"--arg={one}: is of a kernel, FILE.py:KERNEL; name one") for one in arg or []]
     raise_all("nkiconv run cannot run this", [*found_twice, *_contradictions(names or [], options, seed, channels)])
     verify = importlib.import_module("nkiconv.tools.verify")
-    how: dict[str, Any] = {"algorithm": algorithm, "degrees": _DEGREES[lnc], "strict_nonfinite": strict_nonfinite}
+    how: dict[str, Any] = {"algorithm": algorithm, "degrees": _DEGREES[lnc]}
+    flags: dict[str, Any] = {"strict_nonfinite": strict_nonfinite, "precision": precision}
     how_many = int(channels) if channels.isdecimal() else channels
     reports: list[Report] = []
     written: Written | None = None
-    of_files = None if input is None else file_work(options, layout, precision=precision, **how)
-    works = _case_works(names or [], layout, dtype, seed or 0, verify, {**how, "precision": precision})
+    of_files = None if options.input is None else file_work(options, layout, **flags, **how)
+    works = _case_works(names or [], layout, options.dtype, seed or 0, verify, flags, how)
     with progress(show=not as_json) as advance:
         for work in works if of_files is None else [of_files.work]:
-            found, y = work.verify(verify, keep=out is not None, channels=how_many, advance=advance, **how)
+            found, y = work.verify(verify, keep=options.out is not None, channels=how_many, advance=advance, **how)
             reports += found
             if of_files is not None and y is not None and all(report.ok for report in found):
                 written = of_files.write(y)
-    _show(reports, out, written, as_json)
-    if not all(report.ok for report in reports):
-        raise typer.Exit(CHECK_FAILED)
+    _show(reports, options.out, written, as_json)
+    fail_unless(all(report.ok for report in reports))
 
 
 def _run_kernel(
-    target: str,
-    inputs: tuple[str, ...],
-    arguments: tuple[str, ...],
-    degrees: tuple[int, ...],
-    seed: int,
-    out: str | None,
-    force: bool,
-    as_json: bool,
-    refused: list[NkiconvError],
+    calls: list[KernelCall], seed: int, options: FileOptions, as_json: bool, refused: list[NkiconvError]
 ) -> None:
     """Run a kernel on as many cores as are asked for, and say what it returned."""
     running = importlib.import_module("nkiconv.tools.cli.kernel_run")
-    calls = [KernelCall(target, inputs, arguments, degree) for degree in degrees]
-    refused = [*refused, *calls[0].violations(), *([] if out is None else running.refused_out(Path(out), force))]
+    out = None if options.out is None else Path(options.out)
+    refused = [*refused, *calls[0].violations(), *(() if out is None else running.refused_out(out, options.force))]
     raise_all("nkiconv run cannot run this", refused)
     with progress(show=not as_json) as advance:
         advance(calls[0].name, None)
         runs = [running.run_kernel(call, seed) for call in calls]
     same = len(runs) < 2 or running.same_bits(*runs)
-    written = None if out is None else running.write(runs[-1], Path(out))
+    written = None if out is None else running.write(runs[-1], out)
     if as_json:
-        print_json({"ok": same, "out": out, "rows": [one.as_dict() for one in runs]})
+        print_json({"ok": same, "out": options.out, "rows": [one.as_dict() for one in runs]})
     else:
         screen = console()
         running.show(screen, runs)
         if written is not None:
             screen.print(Text(written), soft_wrap=True)
         show_verdict(screen, running.verdict(runs))
-    if not same:
-        raise typer.Exit(CHECK_FAILED)
+    fail_unless(same)
 
 
 def _of_one_kernel(
@@ -183,7 +124,7 @@ def _of_one_kernel(
     """Options that a kernel in a file has no use for."""
     if len(names) > 1:
         yield UnsupportedError(f"{', '.join(names)}: a kernel runs alone; name it alone")
-    given = [option for option in options.given() if option not in ("--out", "--force")]
+    given = [option for option in given_options(options) if option not in ("--input", "--out", "--force")]
     given += [option for option, value in others.items() if value is not None]
     given += ["--strict-nonfinite"] * strict_nonfinite + ["--channels"] * (channels != "auto")
     if given:
@@ -196,7 +137,7 @@ def _contradictions(names: list[str], options: FileOptions, seed: int | None, ch
         yield UnsupportedError(
             "CASE, --input: neither is given; name a case (nkiconv cases) or give --input and --filter"
         )
-    of_files = [option for option in options.given() if option != "--dtype"]
+    of_files = [option for option in given_options(options) if option != "--dtype"]
     if names and of_files:
         yield UnsupportedError(f"{', '.join(of_files)}: cannot be combined with named cases; drop one or the other")
     yield from options.contradictions()
@@ -209,11 +150,17 @@ def _contradictions(names: list[str], options: FileOptions, seed: int | None, ch
 
 
 def _case_works(
-    names: list[str], layout: str | None, dtype: str | None, seed: int, verify: Any, how: dict[str, Any]
+    names: list[str],
+    layout: str | None,
+    dtype: str | None,
+    seed: int,
+    verify: Any,
+    flags: dict[str, Any],
+    how: dict[str, Any],
 ) -> Iterator[Work]:
     """The named cases, one at a time; every one is looked up and refused before the first runs.
 
-    how: algorithm, degrees, strict_nonfinite and precision, as `verify.case_refusals` takes them.
+    flags: strict_nonfinite and precision; how: algorithm and degrees; as `verify.case_refusals` takes them.
     """
     kind = None if dtype is None else dtype_name(dtype)
     chosen = named_cases(names, layout)
@@ -224,12 +171,12 @@ def _case_works(
         )
     if kind is not None:
         chosen = [dataclasses.replace(case, problem=case.problem.replace(dtype=kind)) for case in chosen]
-    refusals = [error for case in chosen for error in verify.case_refusals(case, **how)]
+    refusals = [error for case in chosen for error in verify.case_refusals(case, **flags, **how)]
     raise_all("nkiconv run cannot run these cases", refusals)
+    epilogue = importlib.import_module("nkiconv.api.epilogue").Epilogue(**flags)
     for case in chosen:
         x, w = verify.case_arrays(case, seed)
-        extra = {} if case.suite == "depthwise_conv1d" else {"precision": how["precision"]}
-        yield Work(case.name, verify.case_operation(case).name, x, w, case.problem, extra)
+        yield Work(case.name, verify.case_operation(case).name, x, w, case.problem, epilogue)
 
 
 def _show(reports: list[Report], out: str | None, written: Written | None, as_json: bool) -> None:
@@ -247,7 +194,7 @@ def _show(reports: list[Report], out: str | None, written: Written | None, as_js
     if sampled:
         names = ", ".join(dict.fromkeys(sampled))
         say(screen, f"{names}: only a sample of the channels was checked; --channels all checks all")
-    if any(math.isinf(report.comparison.max_error) and not report.strict_nonfinite for report in reports):
+    if any(math.isinf(report.comparison.max_error) and not report.asked.strict_nonfinite for report in reports):
         say(screen, "an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them in their channel")
     if out is not None:
         text = f"{out} was not written: the result is wrong" if written is None else written.text

@@ -15,79 +15,54 @@ from ...cases import Case
 from ...errors import GeometryError, NkiconvError, UnsupportedError, raise_all, refuse
 from ...problem import ConvProblem
 from .file_options import FileOptions, extents_of
-from .options import named_cases
+from .options import given_options, named_cases
 from .show import extents
 
 
-def _extent(letter: str, what: str) -> Any:
-    return typer.Option(f"--{letter}", help=what, show_default=False, rich_help_panel="A shape instead of a case")
-
-
-def _text(name: str, what: str) -> Any:
+def _option(name: str, what: str) -> Any:
     return typer.Option(f"--{name}", help=what, show_default=False, rich_help_panel="A shape instead of a case")
-
-
-N = Annotated[int | None, _extent("N", "Images (1).")]
-C = Annotated[int | None, _extent("C", "Input channels.")]
-D = Annotated[int | None, _extent("D", "Input planes, of volumes.")]
-H = Annotated[int | None, _extent("H", "Input rows (1).")]
-W = Annotated[int | None, _extent("W", "Input columns.")]
-K = Annotated[int | None, _extent("K", "Output channels (C).")]
-T = Annotated[int | None, _extent("T", "Filter planes, of volumes (1).")]
-R = Annotated[int | None, _extent("R", "Filter rows (1).")]
-S = Annotated[int | None, _extent("S", "Filter columns.")]
-Groups = Annotated[
-    int | None, _extent("groups", "Of channels (C without K, H, R and --transposed: depthwise; else 1).")
-]
-Stride = Annotated[str | None, _text("stride", "int, or height,width; of volumes depth,height,width (1).")]
-Padding = Annotated[
-    str | None,
-    _text(
-        "padding",
-        "int; left,right of rows; height,width; top,bottom,left,right; of volumes with depth or front,back before; "
-        "valid, same; causal for rows (0). With --transposed what is taken off y, in numbers.",
-    ),
-]
-Dilation = Annotated[str | None, _text("dilation", "Distance of neighbouring taps, as --stride (1).")]
-LhsDilation = Annotated[str | None, _text("lhs-dilation", "Distance of neighbouring inputs, as --stride (1).")]
-Transposed = Annotated[
-    bool,
-    typer.Option(
-        "--transposed",
-        help="A transposed convolution, with torch's stride, padding and dilation.",
-        rich_help_panel="A shape instead of a case",
-    ),
-]
-OutputPadding = Annotated[
-    str | None, _text("output-padding", "With --transposed: of y more after each axis, as --stride (0).")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """The options as typed; None if not given."""
 
-    N: int | None = None
-    C: int | None = None
-    D: int | None = None
-    H: int | None = None
-    W: int | None = None
-    K: int | None = None
-    T: int | None = None
-    R: int | None = None
-    S: int | None = None
-    groups: int | None = None
-    stride: str | None = None
-    padding: str | None = None
-    dilation: str | None = None
-    lhs_dilation: str | None = None
-    transposed: bool = False
-    output_padding: str | None = None
+    N: Annotated[int | None, _option("N", "Images (1).")] = None
+    C: Annotated[int | None, _option("C", "Input channels.")] = None
+    D: Annotated[int | None, _option("D", "Input planes, of volumes.")] = None
+    H: Annotated[int | None, _option("H", "Input rows (1).")] = None
+    W: Annotated[int | None, _option("W", "Input columns.")] = None
+    K: Annotated[int | None, _option("K", "Output channels (C).")] = None
+    T: Annotated[int | None, _option("T", "Filter planes, of volumes (1).")] = None
+    R: Annotated[int | None, _option("R", "Filter rows (1).")] = None
+    S: Annotated[int | None, _option("S", "Filter columns.")] = None
+    groups: Annotated[
+        int | None, _option("groups", "Of channels (C without K, H, R and --transposed: depthwise; else 1).")
+    ] = None
+    stride: Annotated[str | None, _option("stride", "int, or height,width; of volumes depth,height,width (1).")] = None
+    padding: Annotated[
+        str | None,
+        _option(
+            "padding",
+            "int; left,right of rows; height,width; top,bottom,left,right; of volumes with depth or front,back before; "
+            "valid, same; causal for rows (0). With --transposed what is taken off y, in numbers.",
+        ),
+    ] = None
+    dilation: Annotated[str | None, _option("dilation", "Distance of neighbouring taps, as --stride (1).")] = None
+    lhs_dilation: Annotated[
+        str | None, _option("lhs-dilation", "Distance of neighbouring inputs, as --stride (1).")
+    ] = None
+    transposed: Annotated[
+        bool, _option("transposed", "A transposed convolution, with torch's stride, padding and dilation.")
+    ] = False
+    output_padding: Annotated[
+        str | None, _option("output-padding", "With --transposed: of y more after each axis, as --stride (0).")
+    ] = None
 
     @property
     def given(self) -> list[str]:
         """The options that were given."""
-        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value not in (None, False)]
+        return given_options(self)
 
     def case(self, dtype: str | None, layout: str | None) -> Case:
         """The case that these extents are.

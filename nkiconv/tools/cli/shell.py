@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import json
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -91,23 +93,35 @@ def say_wrapped(screen: Console, text: str, style: str = "") -> None:
             say(screen, one, style)
 
 
+def wrote(screen: Console, *paths: Path | None) -> None:
+    """Say which files were written, on a line each that no terminal breaks."""
+    for path in filter(None, paths):
+        screen.print(Text(f"wrote {path}"), soft_wrap=True)
+
+
 def notes(screen: Console, *lines: str) -> None:
     """Notes on the columns of a table, below it, unless --quiet is given."""
     for line in () if asked().quiet else lines:
         say(screen, line, "dim")
 
 
+def fail_unless(right: bool) -> None:
+    """End the command with the exit status of a failed check, unless all is right."""
+    if not right:
+        raise typer.Exit(CHECK_FAILED)
+
+
 def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Callable[..., None]:
     """A command with --quiet that prints refusals as a red message with an exit status, and with --json as JSON too.
 
-    A kernel that breaks a rule of NKI has failed a check; every other refusal is bad input. tables: with --format and
-    --wide.
+    A kernel that breaks a rule of NKI has failed a check; every other refusal is bad input. A parameter whose type is a
+    dataclass stands for its fields: an option each. tables: with --format and --wide.
     """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
 
     @functools.wraps(command)
-    def run(
-        *args: Any, quiet: bool = False, format: str = FORMATS[0], wide_tables: bool = False, **kwargs: Any
-    ) -> None:
+    def run(quiet: bool = False, format: str = FORMATS[0], wide_tables: bool = False, **kwargs: Any) -> None:
         as_json = kwargs.get("as_json", False)
         token = _ASKED.set(Asked(format if format in FORMATS else FORMATS[0], quiet, wide_tables))
         try:
@@ -115,7 +129,9 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
                 raise UnsupportedError(f"--format={format}: accepted are {', '.join(FORMATS)}; use one of these")
             if as_json and format != FORMATS[0]:
                 raise UnsupportedError(f"--format={format}: --json prints one document and nothing else; drop one")
-            command(*args, **kwargs)
+            for name, kind in groups.items():
+                kwargs[name] = kind(**{one.name: kwargs.pop(one.name) for one in dataclasses.fields(kind)})
+            command(**kwargs)
         except BrokenPipeError:  # the reader of a pipe has closed it, which typer knows how to end
             raise
         except (NkiconvError, NkiValidationError, TargetFileError, NotImplementedError, OSError, MemoryError) as error:
@@ -128,17 +144,23 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
         finally:
             _ASKED.reset(token)
 
-    added = {"quiet": (_Quiet, False)} | (
-        {"format": (_Format, FORMATS[0]), "wide_tables": (_Wide, False)} if tables else {}
-    )
+    options: dict[str, tuple[Any, Any]] = {}
+    for one in inspect.signature(command).parameters.values():
+        kind = hints[one.name]
+        if one.name in groups:
+            types = get_type_hints(kind, include_extras=True)
+            options |= {field.name: (types[field.name], field.default) for field in dataclasses.fields(kind)}
+        else:
+            options[one.name] = kind, one.default
+    options["quiet"] = _Quiet, False
+    if tables:
+        options |= {"format": (_Format, FORMATS[0]), "wide_tables": (_Wide, False)}
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in added.items()
+        for name, (annotation, default) in options.items()
     ]
-    hints = get_type_hints(command, include_extras=True)
-    known = [one.replace(annotation=hints[name]) for name, one in inspect.signature(command).parameters.items()]
-    run.__signature__ = inspect.Signature([*known, *parameters])  # type: ignore[attr-defined]
-    run.__annotations__ = hints | {name: annotation for name, (annotation, _) in added.items()}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {name: annotation for name, (annotation, _) in options.items()}
     return run
 
 

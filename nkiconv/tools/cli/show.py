@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 
 from ...axis import Axis
@@ -15,6 +17,7 @@ from .grid import Grid
 from .shell import say
 
 if TYPE_CHECKING:
+    from ...planner import Plan
     from ..demo.curves import Curves
     from ..verify import Report
 
@@ -60,6 +63,22 @@ def outputs(problem: ConvProblem) -> str:
     return f"Q={problem.Q}" if problem.H == 1 else f"P={problem.P} Q={problem.Q}"
 
 
+def this_machine() -> str:
+    """Python, NumPy and the system, for times that were taken here."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{python}, NumPy {np.__version__}, {platform.system()} {platform.machine()}"
+
+
+def number(value: float | None, kind: str = ",.1f") -> str:
+    """A number in a table; a dash where there is none."""
+    return "-" if value is None or value != value else format(value, kind)
+
+
+def modelled(plan: Plan, kind: str = ",.1f") -> str:
+    """A plan's time in us, which "~" says is extrapolated."""
+    return f"{'' if plan.extrapolated_from is None else '~'}{plan.modelled_us:{kind}}"
+
+
 def kind(dtype: str, precision: str | None) -> str:
     """The dtype, and how products of it are taken where the caller said."""
     return dtype if precision is None else f"{dtype} as {precision}"
@@ -71,7 +90,7 @@ REPORT_MAIN = ("case", "verdict", "shape", "algorithm", "max error", "bound", "c
 
 def verdict(reports: Sequence[Report], training: Sequence[Curves] = ()) -> tuple[str, bool]:
     """One line, "all right" or the errors; and whether all is right."""
-    wrong = [f"{one.name} on {_core(one.lnc)} ({_what_is_wrong(one)})" for one in reports if not one.ok]
+    wrong = [f"{one.name} on {cores(one.lnc)} ({_what_is_wrong(one)})" for one in reports if not one.ok]
     wrong += [f"{one.title} (losses differ)" for one in training if not one.ok]
     count = len(reports) + len(training)
     if wrong:
@@ -87,7 +106,8 @@ def _what_is_wrong(one: Report) -> str:
     return f"{one.verdict}: {found.num_wrong:,} wrong, worst {found.place}" if found.num_wrong else one.verdict
 
 
-def _core(lnc: int) -> str:
+def cores(lnc: int) -> str:
+    """How many cores, in words."""
     return "2 cores" if lnc == 2 else "1 core"
 
 
@@ -107,7 +127,7 @@ def report_grid(title: str, reports: list[Report]) -> Grid:
         grid.add(
             report.name,
             report.verdict,
-            f"{extents(report.problem)} {outputs(report.problem)} {kind(report.problem.dtype, report.precision)}",
+            f"{extents(report.problem)} {outputs(report.problem)} {kind(report.problem.dtype, report.asked.precision)}",
             str(report.lnc),
             report.algorithm,
             f"{found.max_error:.3g}",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ... import rules
+from ...cases import SUITE_ALIASES
 from ...errors import UnsupportedError, raise_all, refuse
 from ..tables.readme import find_between, markdown, markers, put_between
 from .grid import Grid
+from .options import Force
 from .paths import unwritable
-from .shell import CHECK_FAILED, console, notes, plain_warnings, print_json, progress
+from .shell import Advance, console, fail_unless, notes, plain_warnings, print_json, progress, wrote
+from .show import cores
 
 if TYPE_CHECKING:
     from ..suites.suite import SuiteRow
@@ -30,76 +34,112 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files that a suite may be written to."""
+@dataclass(frozen=True, kw_only=True)
+class OfSuite:
+    """The options of `nkiconv bench` with --suite."""
 
-    csv: Path | None = None
-    readme: Path | None = None
-    plot: Path | None = None
-    #: whether the CSV file may be there already
-    force: bool = False
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan, check and model the headline cases of this suite: depthwise, conv2d, conv3d or conv_transpose; "
+            "or plan deepbench in three directions."
+        ),
+    ] = None
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --suite depthwise: model AWS's kernel of this checkout of nki-library next to the plans."
+        ),
+    ] = None
+    check: Annotated[
+        bool, typer.Option("--check", help="With --against: run AWS's kernel on a few channels of data, too.")
+    ] = False
+    only: Annotated[str | None, typer.Option(help="Of --suite only cases whose name contains this.")] = None
+    tuned: Annotated[bool, typer.Option("--tuned", help="With --suite: plans of nkiconv tune (minutes).")] = False
+    csv: Annotated[Path | None, typer.Option(help="Write the rows of --suite to this file.")] = None
+    force: Force = False
+    readme: Annotated[Path | None, typer.Option(help="Put the table of --suite between this file's markers.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Draw --suite under the rooflines, as a .png file.")] = None
+
+    @property
+    def name(self) -> str:
+        """The suite, by its short name."""
+        short = {name: short for short, name in SUITE_ALIASES.items()}
+        return short.get(self.suite or "", self.suite or "")
 
 
-def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, files: Files, as_json: bool) -> None:
+def bench_suite(of: OfSuite, lnc: int, as_json: bool) -> None:
     """Print the table of a suite; exit status 1 if a result is wrong."""
-    csv, readme = files.csv, files.readme
-    check_files(files, only, lnc)
+    check_files(of, lnc)
     tables = importlib.import_module("nkiconv.tools.suites.suite")
-    pairs = tables.chosen(suite, only)
-    if readme is not None:
-        find_between(readme, markers(suite))
-    with progress(show=not as_json) as advance, plain_warnings():
-        found: list[SuiteRow] = list(tables.rows(pairs, lnc=lnc, wide=wide, advance=advance))
+    pairs = tables.chosen(of.name, of.only)
+    found: list[SuiteRow] = made(
+        of, markers(of.name), markdown, as_json,
+        lambda advance: tables.rows(pairs, lnc=lnc, wide=of.tuned, advance=advance),
+    )  # fmt: skip
     right = all(one.report.ok for one in found)
-    if csv is not None:
-        tables.write(csv, found)
-    if readme is not None:
-        lines = markdown([tables.from_text(tables.as_text(one)) for one in found])
-        put_between(readme, markers(suite), lines)
-    if files.plot is not None:
-        _draw(suite, lnc, found, files.plot)
+    if of.plot is not None:
+        _draw(of.name, lnc, found, of.plot)
     means = tables.means(found)
     if as_json:
         plain = {name: {"mean": mean, "rows": count} for name, (mean, count) in means.items()}
-        document = {"suite": suite, "ok": right, "geometric_means": plain}
+        document = {"suite": of.name, "ok": right, "geometric_means": plain}
         print_json({**document, "rows": [one.as_dict() for one in found]})
     else:
-        _show(suite, lnc, found, means)
-        for path in (csv, files.plot):
-            if path is not None:
-                console().print(f"wrote {path}", soft_wrap=True)
-    if not right:
-        raise typer.Exit(CHECK_FAILED)
+        _show(of.name, lnc, found, means)
+        wrote(console(), of.csv, of.plot)
+    fail_unless(right)
 
 
-def check_files(files: Files, only: str | None, lnc: int) -> None:
-    """Refuse, before any work, cores that trn2 has not and files that cannot be written or are of all cases."""
+def made(
+    of: OfSuite,
+    around: tuple[str, str],
+    page: Callable[[list[dict[str, Any]]], str],
+    as_json: bool,
+    rows: Callable[[Advance], Iterable[Any]],
+) -> list[Any]:
+    """The rows of a suite, written to its CSV file and, as a page has them, between the markers of another file."""
+    tables = importlib.import_module("nkiconv.tools.suites.suite")
+    if of.readme is not None:
+        find_between(of.readme, around)
+    with progress(show=not as_json) as advance, plain_warnings():
+        found = list(rows(advance))
+    if of.csv is not None:
+        tables.write(of.csv, found)
+    if of.readme is not None:
+        put_between(of.readme, around, page([tables.from_text(tables.as_text(one)) for one in found]))
+    return found
+
+
+def check_files(of: OfSuite, lnc: int, plots: str = "") -> None:
+    """Refuse, before any work, cores that trn2 has not and files that cannot be written or are of all cases; plots:
+    the option that draws nothing."""
+    if plots and of.plot is not None:
+        raise UnsupportedError(f"--plot={of.plot}: cannot be combined with {plots}; drop one of the two")
     refuse(UnsupportedError, rules.lnc(lnc, "--lnc"))
-    for option, path, kind in (("--csv", files.csv, "a .csv file"), ("--plot", files.plot, "a .png file")):
+    for option, path, kind in (("--csv", of.csv, "a .csv file"), ("--plot", of.plot, "a .png file")):
         if path is not None:
-            raise_all("nkiconv bench cannot run this call", list(unwritable(option, path, kind, force=files.force)))
-    if files.plot is not None:
-        if files.plot.suffix != ".png":
-            raise UnsupportedError(f"--plot={files.plot}: must end in .png; name it so")
+            raise_all("nkiconv bench cannot run this call", list(unwritable(option, path, kind, force=of.force)))
+    if of.plot is not None:
+        if of.plot.suffix != ".png":
+            raise UnsupportedError(f"--plot={of.plot}: must end in .png; name it so")
         importlib.import_module("nkiconv.tools.suites.roofline_plot").check_matplotlib()
-    for option, path in (("--csv", files.csv), ("--readme", files.readme)):
-        if path is not None and only is not None:
-            raise UnsupportedError(f"--only={only}: {option}={path} is of every case; drop one of the two")
-    if files.readme is not None and lnc != 2:
-        raise UnsupportedError(f"--lnc={lnc}: --readme={files.readme} has the table of two cores; drop one of the two")
+    for option, path in (("--csv", of.csv), ("--readme", of.readme)):
+        if path is not None and of.only is not None:
+            raise UnsupportedError(f"--only={of.only}: {option}={path} is of every case; drop one of the two")
+    if of.readme is not None and lnc != 2:
+        raise UnsupportedError(f"--lnc={lnc}: --readme={of.readme} has the table of two cores; drop one of the two")
 
 
 def _draw(suite: str, lnc: int, found: list[SuiteRow], path: Path) -> None:
     plots = importlib.import_module("nkiconv.tools.suites.roofline_plot")
     dots = [plots.Dot(one.case, one.plan.problem, one.us) for one in found]
-    plots.draw(dots, lnc, f"{suite}: headline cases on trn2, {'2 cores' if lnc == 2 else '1 core'}, modelled", path)
+    plots.draw(dots, lnc, f"{suite}: headline cases on trn2, {cores(lnc)}, modelled", path)
 
 
 def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[float, int]]) -> None:
     screen = console()
-    cores = "2 cores" if lnc == 2 else "1 core"
-    title = f"{suite}: headline cases on trn2, {cores}, modelled us"
+    title = f"{suite}: headline cases on trn2, {cores(lnc)}, modelled us"
     baselines = list(found[0].baselines)
     numbers = ("phase 0", "worst", "look-ahead", *(f"x {name}" for name in baselines), "x copy floor", "reload",
                "of the limit", "cuDNN", "instructions")  # fmt: skip

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...problem import ConvProblem
 from ...reference import AnyArray
 
 if TYPE_CHECKING:
+    from ...api.epilogue import Epilogue
     from ..verify import Report
 
 
@@ -22,8 +23,8 @@ class Work:
     x: AnyArray
     w: AnyArray
     problem: ConvProblem
-    #: further arguments of `verify_depthwise_conv1d` or `verify_conv`: bias, activation, ...
-    extra: dict[str, Any] = field(default_factory=dict)
+    epilogue: Epilogue
+    filter_layout: str | None = None
 
     def verify(
         self, verify: Any, *, keep: bool, channels: int | str, **how: Any
@@ -34,10 +35,9 @@ class Work:
         take it.
         """
         how["channels"] = "all" if keep else channels
+        arguments = self.name, self.x, self.w, self.problem, self.epilogue
         if self.operation == "depthwise_conv1d":
-            found: tuple[list[Report], AnyArray | None] = verify.verify_depthwise_conv1d(
-                self.name, self.x, self.w, self.problem, keep=keep, **self.extra, **how
-            )
+            found: tuple[list[Report], AnyArray | None] = verify.verify_depthwise_conv1d(*arguments, keep=keep, **how)
             return found
-        reports, y = verify.verify_conv(self.name, self.x, self.w, self.problem, **self.extra, **how)
+        reports, y = verify.verify_conv(*arguments, filter_layout=self.filter_layout, **how)
         return [dataclasses.replace(report, operation=self.operation) for report in reports], y if keep else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import cases
+from ...api.epilogue import Epilogue
 from ...errors import UnsupportedError
 from ...reference import AnyArray
 from ..verify import Advance, Report, case_arrays, ignore, verify_chunks, verify_conv, verify_depthwise_conv1d
@@ -87,9 +88,8 @@ def _image(out: Path, advance: Advance) -> Part:
 
     def run(x: AnyArray, layer: image.Layer) -> AnyArray:
         x, w, problem = image.arrays(x, layer)
-        found, y = verify_conv(
-            layer.name, x, w, problem, bias=layer.bias, activation=layer.activation, degrees=(1, 2), advance=advance
-        )
+        after = Epilogue(bias=layer.bias, activation=layer.activation)
+        found, y = verify_conv(layer.name, x, w, problem, after, degrees=(1, 2), advance=advance)
         reports.extend(found)
         return y
 

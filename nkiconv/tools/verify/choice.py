@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ... import rules
+from ..._nki import CHOICE
 from ...cases import Case
 from ...errors import NkiconvError, UnsupportedError, raise_all, refused
-from ...planner.cost.algorithm import Shape
 from ...planner.estimate import chosen
 from ...planner.operation import Operation
 from ...planner.operations import OPERATIONS, choice_refusals, operation_of
@@ -52,13 +53,15 @@ def name_violations(operation: Operation, algorithm: str | None) -> list[Nkiconv
 
 def settings_of(
     operation: Operation, request: Request, algorithm: str | None, config: Config
-) -> tuple[Shape, str, Config]:
-    """The shape of a request, and the algorithm and settings asked for; where none are, the estimate."""
-    shape = operation.shape(request, Rates())
+) -> tuple[dict[str, Any], dict[str, int] | None]:
+    """The algorithm and settings asked for by name, or where none are the estimate; and the tiles that they make, None
+    where AWS's NKI runs."""
     if algorithm is None:
         found = chosen(request)
         algorithm, config = found.algorithm, found.config
-    return shape, algorithm, config
+    counted = CHOICE.provider != "aws"
+    tiles = operation.symbols(operation.shape(request, Rates()), algorithm, config) if counted else None
+    return {"algorithm": algorithm, "config": config}, tiles
 
 
 def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..._nki import CHOICE
-from ...api.calls import KernelRun
 from ...api.conv import run_conv
 from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS
-from ...planner.request import Config, Request
+from ...planner.request import Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
 from .choice import settings_of
 from .comparison import compare_channels
 from .report import Advance, Report, ignore
+
+OPERATION = OPERATIONS["conv3d"]
 
 
 def verify_chunks(
@@ -51,23 +51,23 @@ def verify_chunks(
         title = f"{name}, frames {begin + 1}-{end}" if size > 1 else f"{name}, frame {end}"
         part = problem.replace(D=kept + size)
         advance(f"running {title} in chunks", None)
-        run, algorithm, tiles = _run(cache, _frames(x, begin + kept, end + kept), w, part, lnc)
+        epilogue = Epilogue(initial_frames=cache, num_frames=kept, return_final_frames=kept)
+        request = Request(problem=part, lnc=lnc, asked=epilogue.asked(), operation=OPERATION.name)
+        choice, tiles = settings_of(OPERATION, request, None, None)
+        run = run_conv(_frames(x, begin + kept, end + kept), w, part, lnc=lnc, epilogue=epilogue, **choice)
         y, cache = run.y
-        counted = CHOICE.provider != "aws"
         reports.append(
             Report(
                 name=title,
-                operation="conv3d",
+                operation=OPERATION.name,
                 problem=part,
                 lnc=lnc,
-                strict_nonfinite=False,
-                algorithm=algorithm,
+                asked=request.asked,
+                algorithm=choice["algorithm"],
                 config=None,
-                provider=CHOICE.provider,
-                tiles=tiles if counted else None,
-                trace=run if counted else None,
+                tiles=tiles,
+                trace=None if tiles is None else run,
                 seconds=run.seconds,
-                num_blocks=1,
                 channels_checked=problem.K,
                 comparison=compare_channels(y, _frames(x, begin, end + kept), w, part, range(problem.K)),
                 same_as_whole=_same(y, _frames(whole, begin, end)) and _same(cache, _frames(x, end, end + kept)),
@@ -75,19 +75,6 @@ def verify_chunks(
         )
         begin = end
     return reports
-
-
-def _run(
-    cache: AnyArray, x: AnyArray, w: AnyArray, problem: ConvProblem, lnc: int
-) -> tuple[KernelRun, str, dict[str, int]]:
-    """A launch, whose y are the outputs and the frames of the next; the estimate's algorithm and its tiles."""
-    kept, operation = cache.shape[2], OPERATIONS["conv3d"]
-    epilogue = Epilogue(initial_frames=cache, num_frames=kept, return_final_frames=kept)
-    request = Request(problem=problem, lnc=lnc, asked=epilogue.asked(), operation=operation.name)
-    settings: Config
-    shape, algorithm, settings = settings_of(operation, request, None, None)
-    run = run_conv(x, w, problem, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=settings)
-    return run, algorithm, operation.symbols(shape, algorithm, settings)
 
 
 def _frames(array: AnyArray, begin: int, end: int) -> AnyArray:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ...api.epilogue import Epilogue
 from ...bounds import epilogue_bound, error_bound, products_bound
 from ...planner.request import X_PERMS
 from ...problem import ConvProblem, dtype_name
@@ -25,6 +27,8 @@ from ...reference import (
 
 #: Elements of y that the reference makes at once: small enough for the processor's cache.
 SLAB_ELEMS = 1 << 18
+#: An epilogue of nothing.
+PLAIN = Epilogue()
 
 
 @dataclass(frozen=True)
@@ -59,64 +63,38 @@ class Comparison:
         )
 
 
-def compare(
-    y: AnyArray,
-    x: AnyArray,
-    w: AnyArray,
-    problem: ConvProblem,
-    bias: AnyArray | None = None,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
-    residual_position: str = "pre_activation",
-) -> Comparison:
-    """Hold y [N, C, Q] against the reference of x [N, C, W] and w [C, S]; slab by slab, so that temporaries stay small.
-
-    NaN equals NaN, an infinity itself, and a value that rounds to infinity in y's dtype may be infinite. bias,
-    activation, residual, residual_position: as in `nkiconv.depthwise_conv1d`.
-    """
-    slab = max(1, SLAB_ELEMS // (problem.N * problem.Q))
-    parts = []
-    for c0 in range(0, problem.C, slab):
-        part = slice(c0, min(problem.C, c0 + slab))
-        count = part.stop - c0
-        x4, w4 = x[:, part, np.newaxis], w[part, np.newaxis, np.newaxis]
-        found = compare_images(
-            y[:, part, np.newaxis],
-            x4,
-            w4,
-            problem.replace(C=count, K=count, groups=count),
-            None if bias is None else bias[part],
-            activation,
-            residual=None if residual is None else residual[:, part, np.newaxis],
-            residual_position=residual_position,
-        )
-        n, c, _, q = found.worst
-        parts.append(dataclasses.replace(found, worst=(n, c0 + c, q)))
-    return merged(parts)
+def compare(y: AnyArray, x: AnyArray, w: AnyArray, problem: ConvProblem, epilogue: Epilogue = PLAIN) -> Comparison:
+    """Hold y [N, C, Q] against the reference of x [N, C, W], w [C, S], bias [C] and residual [N, C, Q]."""
+    residual = None if epilogue.residual is None else epilogue.residual[:, :, np.newaxis]
+    y4, x4, w4 = y[:, :, np.newaxis], x[:, :, np.newaxis], w[:, np.newaxis, np.newaxis]
+    of_images = dataclasses.replace(epilogue, residual=residual)
+    found = compare_channels(y4, x4, w4, problem, range(problem.C), of_images)
+    n, c, _, q = found.worst
+    return dataclasses.replace(found, worst=(n, c, q))
 
 
-def compare_images(
-    y: AnyArray,
-    x: AnyArray,
-    w: AnyArray,
-    problem: ConvProblem,
-    bias: AnyArray | None = None,
-    activation: str | None = None,
-    precision: str | None = None,
-    residual: AnyArray | None = None,
-    residual_position: str = "pre_activation",
-) -> Comparison:
+def compare_images(y: AnyArray, x: AnyArray, w: AnyArray, problem: ConvProblem, epilogue: Epilogue) -> Comparison:
     """Hold y [N, K, P, Q] against the reference of x [N, C, H, W], w [K, C / groups, R, S], bias [K] and residual.
 
-    residual: [N, K, P, Q]. precision: as in `nkiconv.conv2d`, which the bound allows for.
+    NaN equals NaN, an infinity itself, and a value that rounds to infinity in y's dtype may be infinite.
     """
-    epilogue = bias, activation, residual, residual_position
+    after = epilogue.bias, epilogue.activation, epilogue.residual, epilogue.residual_position
     sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
     with np.errstate(invalid="ignore", over="ignore"):
-        truth = epilogue_ref(sums, *epilogue)
-        inexact = products_bound(precision, x, w, problem)
-        limit = epilogue_bound(num_terms(problem), abs_sum, sums, dtype_name(y.dtype), *epilogue, inexact=inexact)
+        truth = epilogue_ref(sums, *after)
+        inexact = products_bound(epilogue.precision, x, w, problem)
+        limit = epilogue_bound(num_terms(problem), abs_sum, sums, dtype_name(y.dtype), *after, inexact=inexact)
         return _judged(y, truth, limit)
+
+
+def of_channels(epilogue: Epilogue, part: Any) -> Epilogue:
+    """The same for some output channels, an index of their axis, which is the residual's second."""
+    bias, residual = epilogue.bias, epilogue.residual
+    return dataclasses.replace(
+        epilogue,
+        bias=None if bias is None else bias[part],
+        residual=None if residual is None else np.array(residual[:, part], order="C"),
+    )
 
 
 def compare_filters(dw: AnyArray, x: AnyArray, gy: AnyArray, problem: ConvProblem, chosen: Sequence[int]) -> Comparison:
@@ -157,10 +135,7 @@ def _same(a: Float64Array, b: Float64Array) -> Any:
 
 def merged(parts: Sequence[Comparison]) -> Comparison:
     """The comparison over the elements of all parts."""
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.merge(part)
-    return whole
+    return functools.reduce(Comparison.merge, parts)
 
 
 def compare_channels(
@@ -169,12 +144,7 @@ def compare_channels(
     w: AnyArray,
     problem: ConvProblem,
     chosen: Sequence[int],
-    *,
-    bias: AnyArray | None = None,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
-    residual_position: str = "pre_activation",
-    precision: str | None = None,
+    epilogue: Epilogue = PLAIN,
     told: Callable[[float], None] = lambda _share: None,
 ) -> Comparison:
     """Hold these output channels of y, whole groups where there are several, against the reference, a few at a time.
@@ -183,7 +153,8 @@ def compare_channels(
     """
     perm = X_PERMS[problem.layout]
     x, y = x.transpose(perm), y.transpose(perm)
-    added = None if residual is None else residual.transpose(perm)
+    if epilogue.residual is not None:
+        epilogue = dataclasses.replace(epilogue, residual=epilogue.residual.transpose(perm))
     plain = problem.replace(layout=None)
     per_k = problem.K // problem.groups
     outputs = problem.N * problem.Z * problem.P * problem.Q
@@ -194,18 +165,7 @@ def compare_channels(
         told(at / len(chosen))
         ks = list(chosen[at : at + step])
         of_part, x_part = _of_outputs(plain, x, ks)
-        own_bias = None if bias is None else bias[ks]
-        found = compare_images(
-            y[:, ks],
-            x_part,
-            w[ks],
-            of_part,
-            own_bias,
-            activation,
-            precision,
-            residual=None if added is None else added[:, ks],
-            residual_position=residual_position,
-        )
+        found = compare_images(y[:, ks], x_part, w[ks], of_part, of_channels(epilogue, ks))
         n, k, *place = found.worst
         parts.append(dataclasses.replace(found, worst=(n, ks[k], *place)))
     return merged(parts)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ..._nki import CHOICE
 from ...api.calls import KernelRun
 from ...api.conv import run_conv
 from ...api.epilogue import Epilogue
@@ -22,7 +20,7 @@ from ...problem import ConvProblem
 from ...reference import AnyArray
 from ...rules import FILTER_PERMS
 from .choice import settings_of
-from .comparison import Comparison, as_plain, compare_channels
+from .comparison import PLAIN, Comparison, as_plain, compare_channels
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
 #: Work of the whole reference above which only a sample is checked unless the caller says otherwise.
@@ -36,15 +34,10 @@ def verify_conv(
     x: AnyArray,
     w: AnyArray,
     problem: ConvProblem,
+    epilogue: Epilogue = PLAIN,
     *,
-    bias: AnyArray | None = None,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
-    residual_position: str = "pre_activation",
-    precision: str | None = None,
     filter_layout: str | None = None,
     degrees: Sequence[int] = (2,),
-    strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
     channels: Channels = "auto",
@@ -54,8 +47,8 @@ def verify_conv(
 
     Args:
         x, residual: in the problem's layout; w: [K, C / groups, R, S], or in the order of filter_layout, None for that
-            or KCTRS of volumes; [C, K / groups, ...] of transposed problems; bias: [K].
-            activation, residual_position, precision: as in `nkiconv.conv2d`.
+            or KCTRS of volumes; [C, K / groups, ...] of transposed problems.
+        epilogue: bias, activation, residual, residual_position, precision and strict_nonfinite.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: the estimate.
         channels: how many output channels to check, spread evenly and rounded up to whole groups; "auto": all, or
@@ -63,47 +56,40 @@ def verify_conv(
 
     Returns: a report for each degree, and y of the first, in the problem's layout.
     """
-    extra: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
-    extra |= {"residual": residual, "residual_position": residual_position}
-    epilogue = Epilogue(**extra, strict_nonfinite=strict_nonfinite)
     operation = operation_of(problem) if problem.transposed else OPERATIONS["conv3d" if problem.is_volume else "conv2d"]
     filter_layout = None if filter_layout in FIRST_LAYOUTS else filter_layout
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(filter_layout=filter_layout))
-    shape, algorithm, settings = settings_of(operation, request, algorithm, config)
+    choice, tiles = settings_of(operation, request, algorithm, config)
     chosen = _chosen_channels(problem, channels)
     runs: list[KernelRun] = []
     for lnc in degrees:
         advance(f"running {name} on {lnc} core{'s' if lnc > 1 else ''}", None)
-        how: dict[str, Any] = {"filter_layout": filter_layout, "algorithm": algorithm, "config": settings}
-        runs.append(run_conv(x, w, problem, lnc=lnc, epilogue=epilogue, **how))
+        runs.append(run_conv(x, w, problem, lnc=lnc, epilogue=epilogue, filter_layout=filter_layout, **choice))
     first, canonical = runs[0].y, w if filter_layout is None else w.transpose(FILTER_PERMS[filter_layout])
     equal, canonical = as_plain(problem, canonical)
 
     def compared(y: AnyArray) -> Comparison:
-        told = functools.partial(advance, f"checking {name}")
-        return compare_channels(y, x, canonical, equal, chosen, **extra, told=told)
+        return compare_channels(
+            y, x, canonical, equal, chosen, epilogue, functools.partial(advance, f"checking {name}")
+        )
 
-    comparison, counted, reports = compared(first), CHOICE.provider != "aws", []
+    comparison, reports = compared(first), []
     for lnc, run in zip(degrees, runs, strict=True):
         identical = None if run is runs[0] else run.y.tobytes() == first.tobytes()
-        other = comparison if identical is not False else compared(run.y)
         reports.append(
             Report(
                 name=name,
                 operation=operation.name,
                 problem=problem,
                 lnc=lnc,
-                strict_nonfinite=strict_nonfinite,
-                precision=precision,
-                algorithm=algorithm,
+                asked=request.asked,
+                algorithm=choice["algorithm"],
                 config=config,
-                provider=CHOICE.provider,
-                tiles=operation.symbols(shape, algorithm, settings) if counted else None,
-                trace=run if counted else None,
+                tiles=tiles,
+                trace=None if tiles is None else run,
                 seconds=run.seconds,
-                num_blocks=1,
                 channels_checked=len(chosen),
-                comparison=other,
+                comparison=comparison if identical is not False else compared(run.y),
                 same_as_lnc=None if run is runs[0] else degrees[0],
                 identical=identical,
             )

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ..._nki import CHOICE
 from ...api.calls import KernelRun
 from ...api.depthwise_conv1d import run_depthwise_conv1d
 from ...api.epilogue import Epilogue
@@ -25,7 +24,7 @@ from ...reference import AnyArray
 from ...simulator import ArraySpec
 from ...simulator.hardware import PARTITIONS
 from .choice import settings_of
-from .comparison import Comparison, compare, merged
+from .comparison import PLAIN, Comparison, compare, merged, of_channels
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
 #: Instructions above which only a sample of the channels is checked unless the caller says otherwise.
@@ -43,13 +42,9 @@ def verify_depthwise_conv1d(
     x: AnyArray,
     w: AnyArray,
     problem: ConvProblem,
+    epilogue: Epilogue = PLAIN,
     *,
-    bias: AnyArray | None = None,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
-    residual_position: str = "pre_activation",
     degrees: Sequence[int] = (2,),
-    strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
     channels: Channels = "auto",
@@ -60,7 +55,7 @@ def verify_depthwise_conv1d(
 
     Args:
         x: [N, C, W], w: [C, S]; as `problem`, checked by `api.depthwise_problem` or by `case_arrays`.
-        bias: [C], residual: [N, C, Q]; they, activation and residual_position: as in `nkiconv.depthwise_conv1d`.
+        epilogue: bias, activation, residual, residual_position and strict_nonfinite.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: the estimate for the whole problem.
         channels: how many channels to run and check, spread evenly; "auto": all, or `SAMPLE_CHANNELS` of them where
@@ -70,26 +65,25 @@ def verify_depthwise_conv1d(
 
     Returns: a report for each degree, and y or None.
     """
-    epilogue = Epilogue(
-        bias=bias,
-        activation=activation,
-        residual=residual,
-        residual_position=residual_position,
-        strict_nonfinite=strict_nonfinite,
-    )
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked())
-    shape, algorithm, settings = settings_of(OPERATION, request, algorithm, config)
-    how = _How(epilogue, algorithm, settings)
-    tallies = [_Tally(lnc, _trace(name, problem, x, w, lnc, how, advance)) for lnc in degrees]
+    choice, tiles = settings_of(OPERATION, request, algorithm, config)
+    tallies = []
+    for lnc in degrees:
+        trace = None
+        if tiles is not None:
+            advance(f"tracing {name}", None)
+            specs = dataclasses.replace(epilogue, bias=_spec(epilogue.bias), residual=_spec(epilogue.residual))
+            how: dict[str, Any] = {"lnc": lnc, "trace_only": True, "epilogue": specs, **choice}
+            trace = run_depthwise_conv1d(_spec(x), _spec(w), problem, **how)
+        tallies.append(_Tally(lnc, trace))
     trace = tallies[0].trace
-    tiles = OPERATION.symbols(shape, algorithm, settings) if trace else None
     chosen = _chosen_channels(problem.C, "all" if keep else channels, trace)
     blocks = [chosen]
     if trace and not keep:
         blocks = list(_blocks(chosen, problem, trace.num_instructions))
     for i, block in enumerate(blocks):
         advance(f"checking {name}", i / len(blocks))
-        _run_block(x, w, problem, block, tallies, how)
+        _run_block(x, w, problem, block, tallies, epilogue, choice)
     advance(f"checking {name}", 1.0)
     reports = [
         Report(
@@ -97,10 +91,9 @@ def verify_depthwise_conv1d(
             operation=OPERATION.name,
             problem=problem,
             lnc=tally.lnc,
-            strict_nonfinite=strict_nonfinite,
-            algorithm=algorithm,
+            asked=request.asked,
+            algorithm=choice["algorithm"],
             config=config,
-            provider=CHOICE.provider,
             tiles=tiles,
             trace=tally.trace,
             seconds=tally.seconds,
@@ -115,32 +108,6 @@ def verify_depthwise_conv1d(
     return reports, tallies[0].y if keep else None
 
 
-@dataclass(frozen=True)
-class _How:
-    """How the kernel is to run: blocks of channels as the whole would."""
-
-    epilogue: Epilogue
-    algorithm: str
-    config: Config
-
-    def of_channels(self, part: Any) -> _How:
-        """The same for some channels, an index of their axis."""
-        bias, residual = self.epilogue.bias, self.epilogue.residual
-        epilogue = dataclasses.replace(
-            self.epilogue,
-            bias=None if bias is None else bias[part],
-            residual=None if residual is None else np.array(residual[:, part], order="C"),
-        )
-        return dataclasses.replace(self, epilogue=epilogue)
-
-    def specs(self) -> _How:
-        """The same with specs for arrays."""
-        epilogue = dataclasses.replace(
-            self.epilogue, bias=_spec(self.epilogue.bias), residual=_spec(self.epilogue.residual)
-        )
-        return dataclasses.replace(self, epilogue=epilogue)
-
-
 @dataclass
 class _Tally:
     """The state of one LNC degree."""
@@ -150,16 +117,7 @@ class _Tally:
     seconds: float = 0.0
     parts: list[Comparison] = dataclasses.field(default_factory=list)
     identical: bool = True  # to the first degree
-    y: AnyArray | None = None  # of the last block
-
-
-def _trace(
-    name: str, problem: ConvProblem, x: AnyArray, w: AnyArray, lnc: int, how: _How, advance: Advance
-) -> KernelRun | None:
-    if CHOICE.provider == "aws":
-        return None
-    advance(f"tracing {name}", None)
-    return run_depthwise_conv1d(_spec(x), _spec(w), problem, lnc=lnc, trace_only=True, **vars(how.specs()))
+    y: Any = None  # of the last block
 
 
 def _spec(array: AnyArray | None) -> ArraySpec | None:
@@ -187,36 +145,26 @@ def _blocks(chosen: list[int], problem: ConvProblem, num_instructions: int) -> I
 
 
 def _run_block(
-    x: AnyArray, w: AnyArray, problem: ConvProblem, block: list[int], tallies: list[_Tally], how: _How
+    x: AnyArray,
+    w: AnyArray,
+    problem: ConvProblem,
+    block: list[int],
+    tallies: list[_Tally],
+    epilogue: Epilogue,
+    choice: dict[str, Any],
 ) -> None:
     """Run these channels on every degree, compare, and add to the tallies."""
     part: Any = block if block[-1] - block[0] + 1 > len(block) else slice(block[0], block[-1] + 1)
     x_block, w_block = np.array(x[:, part], order="C"), np.array(w[part], order="C")
-    of_block, own = _of_channels(problem, len(block)), how.of_channels(part)
-    epilogue = own.epilogue
-    after = epilogue.bias, epilogue.activation, epilogue.residual, epilogue.residual_position
+    of_block, own = problem.replace(C=len(block), K=len(block), groups=len(block)), of_channels(epilogue, part)
     for tally in tallies:
-        run = run_depthwise_conv1d(x_block, w_block, of_block, lnc=tally.lnc, **vars(own))
+        run = run_depthwise_conv1d(x_block, w_block, of_block, lnc=tally.lnc, epilogue=own, **choice)
         tally.y = run.y
         tally.seconds += run.seconds
-        same = tally is not tallies[0] and _bits(run.y) == _bits(tallies[0].y)
-        tally.identical &= same or tally is tallies[0]
-        if same:
-            found = tallies[0].parts[-1]
-        else:
-            found = _in_channels(compare(run.y, x_block, w_block, of_block, *after), block)
-        tally.parts.append(found)
-
-
-def _of_channels(problem: ConvProblem, count: int) -> ConvProblem:
-    return problem.replace(C=count, K=count, groups=count)
-
-
-def _in_channels(comparison: Comparison, block: list[int]) -> Comparison:
-    """The comparison with its worst element named by the channel of the whole problem."""
-    n, c, q = comparison.worst
-    return dataclasses.replace(comparison, worst=(n, block[c], q))
-
-
-def _bits(array: Any) -> bytes:
-    return bytes(array.tobytes())
+        if tally is not tallies[0] and run.y.tobytes() == tallies[0].y.tobytes():
+            tally.parts.append(tallies[0].parts[-1])
+            continue
+        tally.identical = tally is tallies[0]
+        found = compare(run.y, x_block, w_block, of_block, own)
+        n, c, q = found.worst
+        tally.parts.append(dataclasses.replace(found, worst=(n, block[c], q)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...api.calls import plain
+from ...api.epilogue import Epilogue
 from ...cases import Case
 from ...launches import on_cores
 from ...planner.plan import Estimate
@@ -52,7 +53,7 @@ class CaseLaunch:
         if of_filters:
             return compare_filters(y, x, second, problem, sample), len(sample)
         equal, w = as_plain(problem, second)
-        return compare_channels(y, x, w, equal, sample, precision=self.precision), len(sample)
+        return compare_channels(y, x, w, equal, sample, Epilogue(precision=self.precision)), len(sample)
 
 
 def case_launch(case: Case, lnc: int, taken: Estimate, precision: str | None = None) -> CaseLaunch:

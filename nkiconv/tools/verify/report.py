@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...api.calls import KernelRun
-from ...planner.request import Config
+from ...planner.request import Asked, Config
 from ...problem import ConvProblem
 from .comparison import Comparison
 
@@ -32,20 +32,23 @@ class Report:
     operation: str
     problem: ConvProblem
     lnc: int
-    strict_nonfinite: bool
+    asked: Asked
     algorithm: str
     config: Config  # settings that were asked for
-    provider: str
     tiles: dict[str, int] | None  # None where AWS's NKI ran
     trace: KernelRun | None  # counts of the whole problem; None where AWS's NKI ran
     seconds: float  # of all blocks, without reference and trace
-    num_blocks: int
     channels_checked: int  # of the output
     comparison: Comparison
+    num_blocks: int = 1
     same_as_lnc: int | None = None  # the degree that these outputs were compared with, bit for bit
     identical: bool | None = None
     same_as_whole: bool | None = None  # of a chunk: whether it equals one run of all, bit for bit
-    precision: str | None = None  # how fp32 products were taken, where the caller said
+
+    @property
+    def provider(self) -> str:
+        """Whose NKI ran: "aws" or "simulator"."""
+        return "simulator" if self.trace else "aws"
 
     @property
     def ok(self) -> bool:
@@ -71,8 +74,8 @@ class Report:
             "P": self.problem.P,
             "Q": self.problem.Q,
             "lnc": self.lnc,
-            "strict_nonfinite": self.strict_nonfinite,
-            "precision": self.precision,
+            "strict_nonfinite": self.asked.strict_nonfinite,
+            "precision": self.asked.precision,
             "algorithm": self.algorithm,
             "config": self.config,
             "provider": self.provider,
@@ -84,9 +87,7 @@ class Report:
             "run_seconds": self.seconds,
             "num_blocks": self.num_blocks,
             "channels_checked": self.channels_checked,
-            **{field: getattr(self.comparison, field) for field in ("max_error", "bound", "worst_ratio", "worst")},
-            "num_elems": self.comparison.num_elems,
-            "num_wrong": self.comparison.num_wrong,
+            **{name: value for name, value in vars(self.comparison).items() if name != "letters"},
             "same_as_lnc": self.same_as_lnc,
             "identical": self.identical,
             "same_as_whole": self.same_as_whole,
