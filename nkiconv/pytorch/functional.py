@@ -268,6 +268,10 @@ def depthwise_conv2d(
     return y
 
 
+#: Convolutions by the axes of their images.
+BY_RANK: dict[int, Callable[..., Any]] = {1: conv1d, 2: conv2d, 3: conv3d}
+
+
 def _groups(x: Any, w: Any, rank: int) -> int:
     """Channels of images, which are groups."""
     raise_all("these tensors cannot be convolved", [*tensor_violations("input", x), *tensor_violations("weight", w)])
@@ -435,9 +439,9 @@ def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     kind = next(tensor.device.type for tensor in tensors if tensor is not None)
     if not modes.is_autocast(kind):
         return tensors
-    wanted = torch.get_autocast_dtype(kind)
-    return tuple(one.to(wanted) if one is not None and _is_cast(one, kind) else one for one in tensors)
 
+    def cast(one: Tensor) -> Tensor:
+        is_cast = one.is_floating_point() and one.dtype != torch.float64 and one.device.type == kind
+        return one.to(torch.get_autocast_dtype(kind)) if is_cast else one
 
-def _is_cast(tensor: Tensor, kind: str) -> bool:
-    return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
+    return tuple(None if one is None else cast(one) for one in tensors)

@@ -133,7 +133,8 @@ class Call(NamedTuple):
     @property
     def asked(self) -> Convolution:
         """The convolution between the products."""
-        return asked_of(self.weight, self.padding, self.activation, self.layer)
+        asked = states.causal(self.weight.shape[0], 0, self.activation)
+        return dataclasses.replace(asked, padding=((self.padding[0], self.padding[1]),), layer=self.layer)
 
     @property
     def w(self) -> Tensor:
@@ -177,12 +178,6 @@ def _convolve(
     y, final = _composed(given) if modes.is_torchs(x) else map(own, OPERATOR(*given))
     y = y.transpose(1, 2) if is_token else y
     return (y, final) if return_final_states else y
-
-
-def asked_of(weight: Tensor, padding: Sequence[int], activation: str | None, layer: str | None) -> Convolution:
-    """The convolution between the products."""
-    asked = states.causal(weight.shape[0], 0, activation, layer)
-    return dataclasses.replace(asked, padding=((padding[0], padding[1]),), layer=layer)
 
 
 def _check(given: Call) -> None:

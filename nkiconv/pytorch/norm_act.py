@@ -22,12 +22,11 @@ from .computers import host, modes
 from .computers.statistics import Norm, ScaleShift, norm_by_torch, stats_by_torch
 from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
-from .functional import autocast, conv1d, conv2d, conv3d
+from .functional import BY_RANK as CONVOLVE
+from .functional import autocast
 from .operators import statistics
 from .operators.tensor_kinds import beside_violations, tensor_violations
 from .places import int_of, number_of
-
-_CONVOLVE: dict[int, Callable[..., Any]] = {1: conv1d, 2: conv2d, 3: conv3d}
 
 
 @one_call
@@ -120,21 +119,21 @@ def _of_one_image(rank: int, x: Any, residual: Any) -> tuple[Any, Any, bool]:
 
 def _normalised(
     x: Tensor,
-    offset: Tensor | None,
     norm: Norm,
     affine: tuple[Any, Any],
     stats: Any,
     running: tuple[Any, Any] | None,
     momentum: Any,
+    offset: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """(scale, shift) of a norm of x [N, C, ...] + offset. affine: weight and bias; running: fixed mean and variance,
-    which move by momentum where that is not None."""
+    """(scale, shift), of a norm of x [N, C, ...] + offset, for that sum. affine: weight and bias; running: fixed mean
+    and variance, which move by momentum where that is not None."""
     names = "norm_weight", "norm_bias"
     statistics.check_norm(norm, x.shape[1], *affine, x, names)
     if running is not None:
         statistics.check_norm(norm, x.shape[1], *running, x, ("running_mean", "running_var"))
         if momentum is None:
-            return _of_sum(*_running_scale_shift(*running, *affine, norm.eps, x), offset)
+            return _running_scale_shift(*running, *affine, norm.eps, x)
     _check_values(norm, x)
     if stats is None:
         stats = channel_stats(x)
@@ -146,16 +145,14 @@ def _normalised(
     found = norm_scale_shift(several, *affine, **norm._asdict())
     if running is not None:
         _move(running, found, x.numel() // x.shape[1], momentum)
-    return _of_sum(found.scale, found.shift, offset)
+    return found.scale, found.shift
 
 
-def _of_sum(scale: Tensor, shift: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(scale, shift) of x where those given are of x + offset."""
-    return scale, shift if offset is None else shift + offset * scale
-
-
-def _modulated(scale: Tensor, shift: Tensor, factor: Tensor | None, added: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(scale, shift) of (x * scale + shift) * factor + added."""
+def _modulated(
+    scale: Tensor, shift: Tensor, offset: Tensor | None, factor: Tensor | None, added: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(scale, shift) of x in ((x + offset) * scale + shift) * factor + added."""
+    shift = shift if offset is None else shift + offset * scale
     scale, shift = (scale, shift) if factor is None else (scale * factor, shift * factor)
     return scale, shift if added is None else shift + added
 
@@ -225,15 +222,15 @@ def _of_rank(rank: int) -> Callable[..., Any]:
         taken = rules.UPSAMPLES if rank == 2 else (1,)
         refuse(UnsupportedError, rules.accepted("x_upsample", x_upsample, taken, "upsample what the norm gives"))
         asked, affine = Norm(norm, int_of(num_groups), number_of(eps)), (norm_weight, norm_bias)
-        before, *after = _numbers(rank, x, offset=offset, scale=scale, shift=shift)
-        of_norm = _normalised(x, before, asked, affine, stats, running, momentum if training else None)
-        x_scale, x_shift = _modulated(*of_norm, *after)
+        numbers = _numbers(rank, x, offset=offset, scale=scale, shift=shift)
+        of_norm = _normalised(x, asked, affine, stats, running, momentum if training else None, numbers[0])
+        x_scale, x_shift = _modulated(*of_norm, *numbers)
         prologue: dict[str, Any] = {"x_scale": x_scale, "x_shift": x_shift, "x_activation": x_activation}
         prologue |= {} if x_upsample == 1 else {"x_upsample": x_upsample}
         epilogue = {"activation": activation, "residual": added, "residual_position": residual_position}
         more = {"layer": layer, "packed": packed, "strict_nonfinite": strict_nonfinite, "return_stats": return_stats}
         given = x, weight, bias, stride, padding, dilation, groups
-        found = _CONVOLVE[rank](*given, **prologue, **epilogue, **more)
+        found = CONVOLVE[rank](*given, **prologue, **epilogue, **more)
         y, *of_y = [found] if return_stats is None else found
         y = y[0] if alone else y
         return (y, *of_y) if of_y else y
@@ -291,3 +288,5 @@ Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or 
 norm_act_conv1d = _of_rank(1)
 norm_act_conv2d = _of_rank(2)
 norm_act_conv3d = _of_rank(3)
+#: These by the axes of their images.
+BY_RANK: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}

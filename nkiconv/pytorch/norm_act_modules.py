@@ -13,10 +13,9 @@ from .. import norms, rules
 from ..errors import refused
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import refuse_script
-from .norm_act import norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
+from .norm_act import BY_RANK
 from .places import int_of, number_of
 
-_BY_RANK = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
 #: Dicts of a module's hooks; hooks do not run where a kernel replaces the module.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -29,7 +28,7 @@ def is_hooked(*modules: Any) -> bool:
 @torch.fx.wrap
 def _norm_act_conv(rank: int, *args: Any, **named: Any) -> Any:
     """norm_act_conv*d of so many axes; torch.fx does not look into it."""
-    return _BY_RANK[rank](*args, **named)
+    return BY_RANK[rank](*args, **named)
 
 
 def running_statistics(norm: Any, counts: bool = True) -> dict[str, Any]:
@@ -157,18 +156,12 @@ class NormActConv(torch.nn.Module):
         conv, norm = self.conv, self.norm
         weight, packed = conv._filters(input)
         of_norm = {"norm": norms.NORMS[self.kinds.index(type(norm))], "norm_weight": norm.weight, "eps": norm.eps}
-        of_norm |= {"norm_bias": norm.bias, "stats": stats, "x_activation": self.x_activation, **self._of_norm()}
+        of_norm |= {"norm_bias": norm.bias, "stats": stats, "x_activation": self.x_activation}
+        of_norm |= {"num_groups": norm.num_groups} if of_norm["norm"] == "group" else running_statistics(norm)
         epilogue = {"residual": residual, "residual_position": conv.residual_position, "return_stats": return_stats}
         numbers = conv.stride, conv.padding, conv.dilation, conv.groups
         given: Any = input, weight, conv.bias, *numbers
         return _norm_act_conv(self.rank, *given, **of_norm, **epilogue, **conv._fused(), packed=packed)
-
-    def _of_norm(self) -> dict[str, Any]:
-        """A norm's arguments besides weight and bias; torch's rule decides between batch and running statistics."""
-        norm: Any = self.norm
-        if isinstance(norm, torch.nn.GroupNorm):
-            return {"num_groups": norm.num_groups}
-        return running_statistics(norm)
 
     __prepare_scriptable__ = refuse_script
 

@@ -71,8 +71,10 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
             importlib.import_module(name)
         if "transformers" in sys.modules or importlib.util.find_spec("transformers") is not None:
             _tell_transformers(package, installation)
-            for file in _early_files():
-                set_in(file, installation, missing=True)
+            # model files that have looked for the package already
+            for name, file in sorted(sys.modules.items()):
+                if name.startswith("transformers.models.") and looks(file):
+                    set_in(file, installation, missing=True)
     except BaseException:
         installation.undo()
         raise
@@ -103,12 +105,6 @@ def _tell_transformers(package: ModuleType, undo: Installation) -> None:
     table = getattr(importlib.import_module(_HUB), _TABLE, None)
     if table is not None:
         undo.set(table, _KERNEL, package)
-
-
-def _early_files() -> list[ModuleType]:
-    """transformers' model files that have looked for the package already."""
-    modules = sorted(sys.modules.items())
-    return [module for name, module in modules if name.startswith("transformers.models.") and looks(module)]
 
 
 class _Loader(Loader):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from .arrays import from_numpy, to_numpy
 from .statistics import Norm, agree, by_torch, moments, of_nothing, stats_by_torch
 
 #: The functions of arrays by axes.
-_ARRAYS: dict[int, Any] = {2: conv2d, 3: conv3d}
+_ARRAYS: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
 _TRANSPOSED: dict[int, Any] = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
 _WEIGHT: dict[int, Any] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}
 
@@ -63,20 +64,17 @@ def _by_arrays(called: Called) -> Any:
         more["return_stats"] = asked.return_stats
     if norm is not None:
         more |= {**numbers_of(norm), **{name: to_numpy(one) for name, one in tensors_of(norm).items()}}
-        return _ARRAYS[asked.rank](x, w if packed is None else packed, **_geometry(asked), **more)
-    if packed is not None:
+    if packed is not None and asked.rank == 1:
         return _by_packed(called, x, packed, more)
-    scalars = {name: value[0] for name, value in _geometry(asked).items()}
+    if asked.transposed and asked.operation != "depthwise_conv1d":
+        asked.problem(called.x, called.w)  # refuses strides, which the functions of arrays do not know
+        return _TRANSPOSED[asked.rank](x, w, **_transposed(asked, called.w), **more)
+    numbers = _numbers(asked, ("stride", "padding", "dilation", "lhs_dilation"))
     if asked.operation == "depthwise_conv1d":
         states = {"initial_state": _array(called.state), "return_final_state": called.keeps_state}
         more |= {**states, "chunks": called.chunks}
-        return depthwise_conv1d(x, w[:, 0], **scalars, flipped=asked.transposed, **more)
-    if asked.transposed:
-        asked.problem(called.x, called.w)  # refuses strides, which the functions of arrays do not know
-        return _TRANSPOSED[asked.rank](x, w, **_transposed(asked, called.w), **more)
-    if asked.rank > 1:
-        return _ARRAYS[asked.rank](x, w, **_geometry(asked), groups=asked.groups, **more)
-    return conv1d(x, w, **scalars, groups=asked.groups, **more)
+        return depthwise_conv1d(x, w[:, 0], **numbers, flipped=asked.transposed, **more)
+    return _ARRAYS[asked.rank](x, w if packed is None else packed, **numbers, groups=asked.groups, **more)
 
 
 def _array(tensor: torch.Tensor | None) -> Any:
@@ -84,41 +82,29 @@ def _array(tensor: torch.Tensor | None) -> Any:
 
 
 def _by_packed(called: Called, x: Any, packed: Any, more: dict[str, Any]) -> Any:
-    """The same of a packed filter; a row is an image of height 1."""
-    problem, shape, rank = called.problem, called.shape, called.asked.rank
+    """The same of rows and a packed filter: a row is an image of height 1."""
+    problem, shape = called.problem, called.shape
     if more["residual"] is not None:
         more = more | {"residual": more["residual"].reshape(problem.output_shape)}
-    found = _ARRAYS[max(2, rank)](
-        x if rank > 1 else x.reshape(problem.input_shape),
-        packed,
-        stride=problem.stride,
-        padding=problem.padding,
-        dilation=problem.rhs_dilation,
-        lhs_dilation=problem.lhs_dilation,
-        **more,
-    )
+    numbers: dict[str, Any] = {"stride": problem.stride, "padding": problem.padding}
+    numbers |= {"dilation": problem.rhs_dilation, "lhs_dilation": problem.lhs_dilation}
+    found = conv2d(x.reshape(problem.input_shape), packed, **numbers, **more)
     return found.reshape(shape) if called.asked.return_stats is None else (found[0].reshape(shape), *found[1:])
 
 
 def _transposed(asked: Convolution, w: torch.Tensor) -> dict[str, Any]:
     """Arguments of the functions of arrays of a transposed convolution."""
     windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], asked.dilation, strict=True)]
-    taken = [
-        (window - before, window - behind) for window, (before, behind) in zip(windows, asked.padding, strict=True)
-    ]
-    found: dict[str, Any] = {"stride": asked.lhs_dilation, "padding": tuple(taken), "dilation": asked.dilation}
-    if asked.rank == 1:
-        found = {name: value[0] for name, value in found.items()}
-    return found | {"groups": asked.groups}
+    each = zip(windows, asked.padding, strict=True)
+    taken = tuple((window - before, window - behind) for window, (before, behind) in each)
+    own = dataclasses.replace(asked, stride=asked.lhs_dilation, padding=taken)
+    return {**_numbers(own, ("stride", "padding", "dilation")), "groups": asked.groups}
 
 
-def _geometry(asked: Convolution) -> dict[str, Any]:
-    return {
-        "stride": asked.stride,
-        "padding": asked.padding,
-        "dilation": asked.dilation,
-        "lhs_dilation": asked.lhs_dilation,
-    }
+def _numbers(asked: Convolution, names: Sequence[str]) -> dict[str, Any]:
+    """Numbers of each axis as the functions of arrays take them, those of rows by themselves."""
+    each = {name: getattr(asked, name) for name in names}
+    return each if asked.rank > 1 else {name: value for name, (value,) in each.items()}
 
 
 def compared(called: Called, found: Any) -> Any:
@@ -215,9 +201,7 @@ def filters_gradient(
     asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(dw, with `bias` db) of the kernel that a Neuron device would run."""
-    numbers: dict[str, Any] = {"stride": asked.stride, "padding": asked.padding, "dilation": asked.dilation}
-    if asked.rank == 1:
-        numbers = {name: value[0] for name, value in numbers.items()}
+    numbers = _numbers(asked, ("stride", "padding", "dilation"))
     more = {"groups": asked.groups, "bias_gradient": bias, "out_dtype": DTYPES[dtype]}
     found = _WEIGHT[asked.rank](to_numpy(x), size, to_numpy(g), **numbers, **more)
     dw, db = found if bias else (found, None)

@@ -206,9 +206,10 @@ def _swap_all(
 ) -> None:
     """Give convolutions the classes that their entries say."""
     for entry in entries:
-        module = target.get_submodule(entry.name)
+        module: Any = target.get_submodule(entry.name)
         if entry.swapped:
-            _swap(module, entry.name, strict_nonfinite)
+            change_class(module, ours)
+            module.layer, module.strict_nonfinite = entry.name or None, strict_nonfinite
         elif entry.function == CALLED:
             vars(module)[STRICT] = strict_nonfinite
             change_class(module, intercepted)
@@ -277,17 +278,12 @@ def copied(model: torch.nn.Module, remedy: str = "mend that, or convert it with 
 
     Raises UnsupportedError: something in the model cannot be copied.
     """
-    tensors = [one for module in model.modules() for one in (*vars(module).values(), *_registered(module))]
-    shared = {id(one): one for one in tensors if isinstance(one, torch.Tensor)}
+    kept = [one for module in model.modules() for one in vars(module).values()]
+    shared = {id(one): one for one in (*kept, *model.parameters(), *model.buffers()) if isinstance(one, torch.Tensor)}
     try:
         return copy.deepcopy(model, dict(shared))
     except Exception as error:
         raise UnsupportedError(f"model: cannot be copied ({type(error).__name__}: {error}); {remedy}") from error
-
-
-def _registered(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters(recurse=False)
-    yield from module.buffers(recurse=False)
 
 
 def _convolutions(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -362,7 +358,8 @@ def _obstacles(module: torch.nn.Module) -> Iterator[str]:
     own = [name for name in _METHODS if name in vars(module)]  # perhaps bound to another module
     if own:
         yield f"{OWN} {' and '.join(own)}"
-    tensors = [one for one in _all_tensors(module) if one.is_floating_point() or one.is_complex() or one.is_quantized]
+    tensors = [one for one in (*module.parameters(), *vars(module).values()) if isinstance(one, torch.Tensor)]
+    tensors = [one for one in tensors if one.is_floating_point() or one.is_complex() or one.is_quantized]
     kinds = {str(one.dtype): None for one in tensors if one.dtype not in (*DTYPES, torch.float64)}
     if kinds:
         yield f"weights are {', '.join(kinds)}; accepted are {', '.join(map(str, DTYPES))}"
@@ -375,14 +372,3 @@ def _own(module: torch.nn.Module) -> list[str]:
     """Names of the methods in which the class of one of torch's convolutions does something else than torch."""
     base: Any = next(kind for kind in OURS if isinstance(module, kind))
     return [name for name in _METHODS if getattr(type(module), name) is not getattr(base, name)]
-
-
-def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters()
-    yield from (one for one in vars(module).values() if isinstance(one, torch.Tensor))
-
-
-def _swap(module: Any, name: str, strict_nonfinite: bool | None) -> None:
-    """Make a module one of ours; `layer` is how messages call it."""
-    change_class(module, ours)
-    module.layer, module.strict_nonfinite = name or None, strict_nonfinite

@@ -92,7 +92,7 @@ def regions_of(
             unproved[name] = f"torch.fx cannot trace {name or 'the model'}, which runs it: {error}"
             return
         regions.append(Region(prefix, graphs, dict(module.named_modules())))
-        used = set().union(*map(_used, graphs))
+        used = {one for graph in graphs for one in (*_calls(graph), *_read(graph))}
         closed = [inner for inner, part in module.named_modules() if inner and type(part) in whole]
         for inner in closed:
             if any(inner.startswith(f"{outer}.") for outer in closed):
@@ -114,10 +114,6 @@ def _calls(graph: fx.Graph) -> Counter[str]:
 def _read(graph: fx.Graph) -> set[str]:
     """The modules whose tensors a graph reads."""
     return {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-
-
-def _used(graph: fx.Graph) -> set[str]:
-    return _calls(graph).keys() | _read(graph)
 
 
 class _Graph:

@@ -20,8 +20,10 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..computers.host import activate
 from ..computers.modes import is_autocast, wants_strict_nonfinite
-from ..functional import conv1d, conv2d, conv3d
-from ..norm_act import channel_stats, norm_act_conv1d, norm_act_conv2d, norm_act_conv3d
+from ..functional import BY_RANK as CONVOLVE
+from ..functional import conv2d
+from ..norm_act import BY_RANK as NORM_ACT
+from ..norm_act import channel_stats
 from ..norm_act_modules import is_hooked, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
@@ -29,8 +31,6 @@ from .own_norms import activation_within, base_forward_of
 from .pending import Convolved, Joined, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
 from .prices import prologue_pays, statistics_pay, sum_pays
 
-_CALLS: dict[int, Any] = {1: norm_act_conv1d, 2: norm_act_conv2d, 3: norm_act_conv3d}
-_PLAIN: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
 #: Name of the attribute of a chain's modules that is their `Ends`.
 _ENDS = "nkiconv_ends"
 #: Arguments of a BatchNorm that are left out where its running statistics have moved.
@@ -93,8 +93,10 @@ def norm_arguments(norm: Any) -> dict[str, Any] | str:
     return {"norm": "batch", **running_statistics(norm, counts=False), **affine}
 
 
-def takes_statistics(arguments: dict[str, Any]) -> bool:
-    """Whether a norm with these arguments takes statistics of its input."""
+def takes_statistics(arguments: dict[str, Any] | str) -> bool:
+    """Whether a norm takes statistics of its input; arguments: as of `norm_arguments`."""
+    if isinstance(arguments, str):
+        return False
     return arguments["norm"] != "batch" or bool(arguments.get("training", True))
 
 
@@ -141,7 +143,7 @@ def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: 
         stats = statistics_of(x) if ends_of(norm).statistics else None
         more["stats"] = channel_stats(x) if stats is None and around is not x else stats
     numbers = convolution.stride, padding, convolution.dilation, convolution.groups
-    call = functools.partial(_CALLS[len(convolution.kernel_size)], around, weight, convolution.bias, *numbers)
+    call = functools.partial(NORM_ACT[len(convolution.kernel_size)], around, weight, convolution.bias, *numbers)
     return _called(convolution, x, functools.partial(call, **more, packed=packed))
 
 
@@ -252,7 +254,7 @@ def _handed_on(
             return fused(normed, convolution, x, after, _once(normed, arguments))
         if x_upsample == 2:
             return _called(convolution, x, functools.partial(doubled, convolution, x, after, ends.polyphase))
-        function = _PLAIN[len(convolution.kernel_size)]
+        function = CONVOLVE[len(convolution.kernel_size)]
         more = after.arguments(convolution) | ({} if frames is None else {"initial_frames": frames})
         plain = functools.partial(convolution._convolved, function, x, **more)
         return _called(convolution, x, plain)

@@ -114,7 +114,8 @@ class Intercept(TorchFunctionMode):
             more = {} if self.strict_nonfinite is None else {"strict_nonfinite": self.strict_nonfinite}
             found: Any = torch.fx.Proxy.__torch_function__(taken(FUNCTIONS[func]), types, args, {**named, **more})
             return found
-        if ours is None or self._is_inner() or "out" in named or not _are_tensors(types):
+        of_tensors = all(issubclass(kind, torch.Tensor) for kind in types)  # unlike a tracer's proxies
+        if ours is None or self._is_inner() or "out" in named or not of_tensors:
             return func(*args, **named)
         reason = _foreign(types, (*args, *named.values()))
         if not reason:
@@ -141,11 +142,6 @@ class Intercept(TorchFunctionMode):
         if cause not in self.told:
             self.told[cause] = reason
             warnings.warn(f"nkiconv.pytorch.intercept: {name} stays with torch: {reason}", stacklevel=4)
-
-
-def _are_tensors(types: Any) -> bool:
-    """Whether all that overrides functions of torch among a call's arguments are tensors, unlike a tracer's proxies."""
-    return not types or all(issubclass(kind, torch.Tensor) for kind in types)
 
 
 def _foreign(types: Any, arguments: tuple[Any, ...]) -> str:

@@ -260,7 +260,10 @@ class ModelPlan:
             "graphs": self.graphs,
             "cuts": [list(one) for one in self.cuts],
             "roofline_fraction": self.roofline_fraction,
-            "directions": {one: self._direction_dict(one) for one in self.directions},
+            "directions": {
+                one: {"modelled_us": found.modelled_us, "roofline_fraction": found.roofline_fraction}
+                for one, found in ((one, self.toward(one)) for one in self.directions)
+            },
             "rows": [self._row_dict(row) for row in self.rows],
             "kept": [{**dataclasses.asdict(one.other), "calls": one.calls, "reason": one.reason} for one in self.kept],
             "uncalled": list(self.uncalled),
@@ -268,10 +271,6 @@ class ModelPlan:
             "advice": [dataclasses.asdict(one) for one in self.advice],
             "conversion": self.report.as_dict(),
         }
-
-    def _direction_dict(self, direction: str) -> dict[str, Any]:
-        found = self.toward(direction)
-        return {"modelled_us": found.modelled_us, "roofline_fraction": found.roofline_fraction}
 
     def _row_dict(self, row: Row) -> dict[str, Any]:
         return {

@@ -76,16 +76,13 @@ def affine_of(module: torch.nn.Module, rank: int) -> Affine | str:
         return "has no running statistics"
     if not isinstance(eps, float):
         return "has no eps"
-    weight, bias = (None if one is None else one.double() for one in _scales(module))
+    affine = (getattr(module, name, None) for name in ("weight", "bias"))
+    weight, bias = (None if one is None else one.double() for one in affine)
     scale = (found[1].double() + eps).rsqrt() * (1 if weight is None else weight)
     shift = (0 if bias is None else bias) - found[0].double() * scale
     if found[0].is_meta:
         return Affine(scale, shift) if type(module) in KNOWN[rank] else "has no data to see what it computes"
     return _probed(module, rank, scale, shift)
-
-
-def _scales(module: Any) -> Iterator[Tensor | None]:
-    yield from (getattr(module, name, None) for name in ("weight", "bias"))
 
 
 def _probed(module: torch.nn.Module, rank: int, scale: Tensor, shift: Tensor) -> Affine | str:

@@ -124,19 +124,18 @@ class Pending:
             raise AttributeError(name)
         return getattr(self.value(), name)
 
-    def __add__(self, other: Any) -> Any:
-        found = self.step(torch.add, (other,), {}) if self.is_open() else None
-        return self.value() + tensor_of(other) if found is None else found
+    def stepped(self, function: Any, *args: Any) -> Any:
+        """The result of a torch function that is a method of tensors too, without computing this where that can be."""
+        found = self.step(function, args, {}) if self.is_open() else None
+        return getattr(self.value(), function.__name__)(*map(tensor_of, args)) if found is None else found
 
-    def __radd__(self, other: Any) -> Any:
-        return self + other
+    def __add__(self, other: Any) -> Any:
+        return self.stepped(torch.add, other)
 
     def __mul__(self, other: Any) -> Any:
-        found = self.step(torch.mul, (other,), {}) if self.is_open() else None
-        return self.value() * tensor_of(other) if found is None else found
+        return self.stepped(torch.mul, other)
 
-    def __rmul__(self, other: Any) -> Any:
-        return self * other
+    __radd__, __rmul__ = __add__, __mul__
 
 
 def handed_on(kind: Callable[..., Pending], *given: Any, **named: Any) -> Any:
@@ -235,7 +234,7 @@ def _flat(row: Tensor) -> Tensor:
 
 
 class Modulated(Pending):
-    """A norm's result, perhaps times a number for each channel, plus one."""
+    """A norm's result, of x's dtype, perhaps times a number for each channel, plus one."""
 
     rows: dict[Any, Tensor]  # the factor of torch.mul after the norm, and the term of torch.add
 
@@ -257,7 +256,7 @@ class Modulated(Pending):
         a shape, if at most a product precedes it; None for other calls."""
         function = torch.mul if function in PRODUCTS else torch.add
         other = tensor_of(args[0]) if len(args) == 1 and not named else None
-        if not isinstance(other, Tensor) or (other.dtype, other.device) != self.kind():
+        if not isinstance(other, Tensor) or (other.dtype, other.device) != (self.x.dtype, self.x.device):
             return None
         images, channels, *pixels = shape
         is_row = other.shape[:1] in ((1,), (images,)) and tuple(other.shape[1:]) == (channels, *[1] * len(pixels))
@@ -267,10 +266,6 @@ class Modulated(Pending):
         found.rows = {**self.rows, function: other}
         found.reads = (*self.reads, (other, version_of(other)))
         return found
-
-    def kind(self) -> tuple[torch.dtype, torch.device]:
-        """dtype and device of the norm's result."""
-        raise NotImplementedError
 
 
 class Normed(Modulated):
@@ -299,9 +294,7 @@ class Normed(Modulated):
 
     def offset(self) -> Tensor | None:
         """The offset that is added to x, [N, C] or [C]."""
-        if self.shifted is None:
-            return None
-        return _flat(self.shifted.offset)
+        return None if self.shifted is None else _flat(self.shifted.offset)
 
     def padded(self, x: Tensor) -> Tensor:
         """A tensor of x's size with all paddings."""
@@ -335,10 +328,6 @@ class Normed(Modulated):
             padded.paddings = (*self.paddings, padding)
             return padded
         return self.with_activation(function, args, named)
-
-    def kind(self) -> tuple[torch.dtype, torch.device]:
-        """x's."""
-        return self.x.dtype, self.x.device
 
 
 def version_of(x: Tensor) -> int | None:

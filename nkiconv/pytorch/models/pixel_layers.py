@@ -32,13 +32,7 @@ from .classes import change_class, define, is_changed
 from .follows import Region
 from .intercept import STRICT
 from .only_ways import mlp_of
-from .pending import (
-    PRODUCTS,
-    Pending,
-    drops_nothing,
-    handed_on,
-    tensor_of,
-)
+from .pending import PRODUCTS, Pending, drops_nothing, handed_on, tensor_of
 from .pending import SUMS as PENDING_SUMS
 from .pixel_inputs import FRONT, NormedPixels, channels_of
 from .prices import is_timed, layers_pay, x_norm_pays
@@ -159,17 +153,11 @@ class Pixels(Pending):
 
     def permute(self, *dims: Any) -> Any:
         """As torch.Tensor's."""
-        return self._stepped(torch.permute, *dims)
+        return self.stepped(torch.permute, *dims)
 
     def mul(self, other: Any) -> Any:
         """As torch.Tensor's."""
         return self * other
-
-    def _stepped(self, function: Any, *args: Any) -> Any:
-        found = self.step(function, args, {}) if self.is_open() else None
-        if found is not None:
-            return found
-        return getattr(self.value(), function.__name__)(*map(tensor_of, args))
 
 
 def _order(dims: Sequence[Any]) -> tuple[Any, ...]:

@@ -64,13 +64,10 @@ def is_of_channels(node: Any) -> bool:
     if not isinstance(node, fx.Node) or node.target not in (operator.getitem, *_OF_ROWS):
         return False
     if node.target is operator.getitem:
-        return _has_new_axes(node.args[1]) or is_of_channels(node.args[0])
+        has_new_axes = isinstance(node.args[1], tuple) and None in node.args[1]
+        return has_new_axes or is_of_channels(node.args[0])
     terms = [one for one in node.args if isinstance(one, fx.Node)]
     return len(terms) == 1 and is_of_channels(terms[0])
-
-
-def _has_new_axes(index: Any) -> bool:
-    return isinstance(index, tuple) and None in index
 
 
 def modules_around(node: fx.Node) -> set[str]:
@@ -137,7 +134,8 @@ def of_norms(
 
     chains: of the model; swapped: names of the convolutions that are nkiconv's.
     """
-    wanted = {chain.norm for chain in chains if chain.fused and _takes_statistics(model.get_submodule(chain.norm))}
+    fused = {chain.norm: model.get_submodule(chain.norm) for chain in chains if chain.fused}
+    wanted = {name for name, norm in fused.items() if takes_statistics(norm_arguments(norm))}
     ends = {chain.convolution: chain for chain in chains if chain.fused}
     giving = {name for name in swapped if _can_give(model.get_submodule(name))}
     read: dict[str, set[str | None]] = {}  # the convolutions of all calls of a norm
@@ -155,18 +153,8 @@ def of_norms(
                 if node.op == "call_module" and (name := written.by(node)) is not None:
                     calls.setdefault(name, []).append(node in sources)
     giving = {name for name in giving if all(calls.get(name, [False]))}
-    known = {norm: tuple(sorted(found)) for norm, names in read.items() if (found := _all(names)) and found <= giving}
+    known = {norm: tuple(sorted(map(str, names))) for norm, names in read.items() if names <= giving}
     return known, shifted
-
-
-def _all(names: set[str | None]) -> set[str]:
-    """All names; an empty set if one is unknown."""
-    return set() if None in names else {name for name in names if name is not None}
-
-
-def _takes_statistics(norm: Any) -> bool:
-    arguments = norm_arguments(norm)
-    return not isinstance(arguments, str) and takes_statistics(arguments)
 
 
 def _can_give(convolution: Any) -> bool:

@@ -164,7 +164,9 @@ def _run(
             stacked.enter_context(_silenced("torch._subclasses.fake_tensor"))
             inputs = [_faked(mode, one) for one in inputs]
             named = {name: _faked(mode, one) for name, one in named.items()}
-        recorder = stacked.enter_context(_Recorder(found, stack, _owners(report.model)))
+        parts = report.model.named_modules()
+        owners = {id(one): name for name, module in parts for one in module.parameters(recurse=False)}
+        recorder = stacked.enter_context(_Recorder(found, stack, owners))
         try:
             outputs = report.model(*inputs, **named)
             if training:
@@ -276,11 +278,6 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _owners(model: torch.nn.Module) -> dict[int, str]:
-    """The name of the module of each parameter, by id."""
-    return {id(one): name for name, module in model.named_modules() for one in module.parameters(recurse=False)}
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -7,27 +7,21 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..computers.host import activate
-from .pending import (
-    PRODUCTS,
-    SUMS,
-    Modulated,
-    drops_nothing,
-)
+from .pending import PRODUCTS, SUMS, Modulated, drops_nothing
 
 
 class Summed(Modulated):
     """A convolution's result, whose norm over the channels of a pixel, a factor and a term for each channel, and an
     activation may come into the same call.
 
-    call: of this; channels: of the result; given: tensors that the convolution reads, the first one its input.
+    call: of this; channels: of the result; given: tensors that the convolution reads, the first one x, its input.
     """
 
     def __init__(self, call: Callable[[Summed], Tensor], channels: int, given: list[Tensor]) -> None:
-        self.call, self.channels, self.given = call, channels, given
+        self.call, self.channels, self.x = call, channels, given[0]
         self.keep(*given)
         self.rows = {}
         self.norm: Any = None
@@ -70,9 +64,5 @@ class Summed(Modulated):
         if self.norm is None or self.last or self.activation is not None:
             return None
         if function in (*PRODUCTS, *SUMS):
-            return self.with_row(function, args, named, [1, self.channels, *self.given[0].shape[2:]])
+            return self.with_row(function, args, named, [1, self.channels, *self.x.shape[2:]])
         return self.with_activation(function, args, named)
-
-    def kind(self) -> tuple[torch.dtype, torch.device]:
-        """Those of the convolution's input."""
-        return self.given[0].dtype, self.given[0].device

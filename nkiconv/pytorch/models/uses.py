@@ -122,9 +122,5 @@ class _Method:
     def _is_called(self, name: str) -> bool:
         """Whether all that a method does with a name is to call it."""
         names = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == name)
-        loads = [node for node in names if isinstance(node.ctx, ast.Load)]
-        return all(self._use_of_element(node) for node in loads)
-
-    def _use_of_element(self, node: ast.Name) -> bool:
-        above = self.above[id(node)]
-        return isinstance(above, ast.Call) and above.func is node
+        loads = [(node, self.above[id(node)]) for node in names if isinstance(node.ctx, ast.Load)]
+        return all(isinstance(above, ast.Call) and above.func is node for node, above in loads)

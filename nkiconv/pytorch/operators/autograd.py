@@ -65,7 +65,7 @@ def register(name: str, derivatives: Derivatives) -> None:
     def ahead(ctx: Any, _keyset: Any, *tangents: Any) -> Any:
         saved = ctx.saved_tensors
         if _C._are_functorch_transforms_active():  # primals of this level, which may have tangents further out
-            saved = [None if one is None else _primal(one) for one in saved]
+            saved = [None if one is None else forward_ad.unpack_dual(one).primal for one in saved]  # type: ignore
         with _further_out():
             return derivatives.forward_mode(ctx, saved, tangents)
 
@@ -163,11 +163,6 @@ def _further_out() -> Iterator[None]:
         return
     with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
         yield
-
-
-def _primal(tensor: torch.Tensor) -> torch.Tensor:
-    primal: torch.Tensor = forward_ad.unpack_dual(tensor).primal  # type: ignore[no-untyped-call]
-    return primal
 
 
 def is_forward_mode() -> bool:
