@@ -64,6 +64,9 @@ MATMUL_NARROW = frozenset({"float8_e4m3", "float8_e5m2", "bfloat16", "float16"})
 MATMUL_WIDE = frozenset({"float32", "tfloat32"})
 MATMUL_FP8 = frozenset({"float8_e4m3", "float8_e5m2"})
 
+FLOATS = tuple(name for name, info in DTYPES.items() if info.is_float)
+INTEGERS = tuple(name for name, info in DTYPES.items() if not info.is_float)
+
 _FROM_NUMPY = {info.numpy: name for name, info in DTYPES.items() if name not in ("bool_", "tfloat32")}
 _FROM_NUMPY[np.dtype(np.bool_)] = "bool_"
 _SHORT = {info.short: name for name, info in DTYPES.items()}

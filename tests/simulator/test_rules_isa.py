@@ -186,7 +186,7 @@ PAIRS = [
     vary("NKI068", "reduce_init without load", lambda c: tsr(reduce_cmd=c, reduce_init=1.0), CMD.load_reduce, CMD.reset_reduce, "reduce_init=1.0"),
     vary("NKI068", "select_reduce idle result", lambda c: sel(reduce_res=sb(4, 1), reduce_cmd=c), CMD.reset_reduce, CMD.idle, "reduce_cmd.idle"),
     vary("NKI068", "select_reduce load", lambda c: sel(reduce_cmd=c), CMD.idle, CMD.load_reduce, "reduce_cmd.load_reduce"),
-    vary("NKI068", "select_reduce integer result", lambda t: sel(reduce_res=sb(4, 1, dtype=t), reduce_cmd=CMD.reset_reduce), BF16, I32, "expected a float"),
+    vary("NKI068", "select_reduce integer result", lambda t: sel(reduce_res=sb(4, 1, dtype=t), reduce_cmd=CMD.reset_reduce), BF16, I32, "reduce_res has dtype int32, accepted: float16"),
     *(
         vary("NKI069", f"{op} of {bad}", lambda v, op=op: act(op, v), good, bad, words)
         for op, good, bad, words in (

@@ -13,6 +13,7 @@ from ..ops import OPS
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
+from . import check
 from .enums import dge_mode, engine, oob_mode
 from .indirect_dma import (
     by_rows,
@@ -24,8 +25,8 @@ from .indirect_dma import (
     check_unique,
     last_axis,
 )
-from .operands import enum_member, narrow, same_dtype, shaped, tensors, writable
 from .places import after_registers, index_tensors, indirect_params, read_places, write_places
+from .values import shaped
 
 _DgeMode, _OobMode = dge_mode, oob_mode
 
@@ -48,7 +49,7 @@ def _row_writable(dst: NkiTensor) -> None:
     """dst addresses each element once, of a row where rows have indices of their own (NKI017)."""
     if by_rows(dst):
         dst = NkiTensor((1, *dst.shape[1:]), dst.dtype, dst.storage, dst.strides, dst.offset)
-    writable(dst=dst)
+    check.writable(dst=dst)
 
 
 def dma_copy(
@@ -73,11 +74,11 @@ def dma_copy(
     Raises NkiError (NKI055 for casts of int64, NKI130-NKI133, NKI138, NKI139, NKI017). Source: isa dma_copy, DGE guide.
     """
     program = current()
-    tensors(indirect=True, dst=dst, src=src)
+    check.tensors(indirect=True, dst=dst, src=src)
     _not_psum(dst=dst, src=src)
     _no_priority(priority)
-    enum_member("oob_mode", oob_mode, _OobMode)
-    enum_member("dge_mode", dge_mode, _DgeMode)
+    check.enum_member("oob_mode", oob_mode, _OobMode)
+    check.enum_member("dge_mode", dge_mode, _DgeMode)
     _check_dge(dst, src, dge_mode, engine)
     moved = indirect_params(dst, src)
     if moved:
@@ -86,7 +87,7 @@ def dma_copy(
     if dst.shape != src.shape and dst.size != src.size:
         fail("NKI131", f"dst has {dst.size} elements, src {src.size}", dst=dst, src=src)
     if src.dtype != dst.dtype:
-        narrow(dst=dst, src=src)
+        check.narrow(dst=dst, src=src)
     _row_writable(dst)
     if program.numeric:
         values, present = read_places(src, oob_mode)
@@ -100,8 +101,7 @@ def dma_copy(
 
 
 def _check_dge(dst: NkiTensor, src: NkiTensor, mode: dge_mode, trigger: Any) -> None:
-    if type(trigger) is not engine:
-        fail("NKI030", f"engine={trigger!r} is not a member of nisa.engine")
+    check.enum_member("engine", trigger, engine)
     if trigger is not engine.unknown and (mode is not _DgeMode.hwdge or trigger not in (engine.sync, engine.scalar)):
         fail("NKI133", f"engine.{trigger.name} with dge_mode.{mode.name}")
     if mode is _DgeMode.hwdge and dst.dtype != src.dtype:
@@ -132,8 +132,8 @@ def dma_compute(
     if not 1 <= len(sources) <= hw.DMA_COMPUTE_SOURCES_MAX:
         fail("NKI135", f"{len(sources)} sources")
     named = {f"srcs[{i}]": src for i, src in enumerate(sources)}
-    tensors(indirect=True, dst=dst, **named)
-    narrow(dst=dst, **named)
+    check.tensors(indirect=True, dst=dst, **named)
+    check.narrow(dst=dst, **named)
     _not_psum(dst=dst, **named)
     check_bounds_mode(oob_mode, dst=dst, **named)
     check_compute(dst, sources)
@@ -185,14 +185,14 @@ def dma_transpose(
     Raises NkiError (NKI052, NKI054, NKI055, NKI130, NKI134, NKI136-NKI139, NKI141). Source: isa dma_transpose.
     """
     program = current()
-    tensors(dst=dst)
-    tensors(indirect=True, src=src)
+    check.tensors(dst=dst)
+    check.tensors(indirect=True, src=src)
     _not_psum(dst=dst, src=src)
     _no_priority(priority)
     check_bounds_mode(oob_mode, src=src)
-    enum_member("dge_mode", dge_mode, _DgeMode)
-    same_dtype(dst=dst, src=src)
-    narrow(src=src)
+    check.enum_member("dge_mode", dge_mode, _DgeMode)
+    check.same_dtype(dst=dst, src=src)
+    check.narrow(src=src)
     order = _TRANSPOSES.get(src.ndim)
     if order is None or (axes is not None and tuple(axes) != order):
         fail("NKI136", f"axes={axes!r} of a {src.ndim}-d source", src=src)
@@ -204,7 +204,7 @@ def dma_transpose(
         _check_hardware_transpose(src)
     if dst.buffer is not SBUF or dst.shape != tuple(src.shape[a] for a in order):
         fail("NKI136", f"dst must be {tuple(src.shape[a] for a in order)} in SBUF", dst=dst, src=src)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         values, present = read_places(src, oob_mode)
         turned = values.reshape(src.shape).transpose(order)

@@ -9,28 +9,25 @@ import numpy as np
 
 from .. import hardware as hw
 from ..dtypes import DTYPES, Array
+from ..memory import first_index
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
-from .gpsimd_engine import check_int32, sbuf_only
-from .operands import alike, free_size, on_chip, same_dtype, shaped, writable
+from . import check
+from .gpsimd_engine import check_int32
+from .values import free_size, rows, write
 
 _GATHER_WIDTHS = (1, 2, 4, 8, 16, 32)
+#: Dtypes of segment ids, and of what may be 0.
+_NUMBERS = ("float32", "int32")
 _CORE = hw.GPSIMD_CORE_PARTITIONS
-
-
-def _same_partitions(first: str, **operands: NkiTensor) -> None:
-    for name, tensor in operands.items():
-        if tensor.shape[0] != operands[first].shape[0]:
-            expected = operands[first].shape[0]
-            fail("NKI044", f"{first} has {expected} partitions, {name} {tensor.shape[0]}", **operands)
 
 
 def _check_indices(indices: Array, width: int, size: int, index: NkiTensor) -> None:
     """Every gathered element lies in its partition (NKI087)."""
     outside = indices > size - width
     if outside.any():
-        at = tuple(int(i) for i in np.argwhere(outside)[0])
+        at = first_index(outside, outside.ndim)
         detail = f"index {int(indices[at])} at {at} gathers {width} of {size} elements a partition"
         fail("NKI087", detail, index=index)
 
@@ -56,11 +53,10 @@ def local_gather(
     Raises NkiError (NKI042, NKI044, NKI045, NKI052, NKI086, NKI087). Source: isa local_gather.
     """
     program = current()
-    on_chip(dst=dst, src_buffer=src_buffer, index=index)
-    sbuf_only(dst=dst, src_buffer=src_buffer, index=index)
-    same_dtype(dst=dst, src_buffer=src_buffer)
-    _index_dtype(index, "uint16")
-    _same_partitions("src_buffer", src_buffer=src_buffer, index=index, dst=dst)
+    check.on_gpsimd(dst=dst, src_buffer=src_buffer, index=index)
+    check.same_dtype(dst=dst, src_buffer=src_buffer)
+    check.dtypes("NKI052", ("uint16",), index=index)
+    check.same_partitions(src_buffer=src_buffer, index=index, dst=dst)
     if src_buffer.shape[0] % _CORE:
         detail = f"src_buffer has {src_buffer.shape[0]} partitions, expected a multiple of {_CORE}"
         fail("NKI086", detail, src_buffer=src_buffer)
@@ -70,25 +66,17 @@ def local_gather(
         fail("NKI086", f"{count!r} indices a core, expected 1 to {most}", index=index)
     if type(num_elem_per_idx) is not int or num_elem_per_idx not in _GATHER_WIDTHS:
         fail("NKI086", f"num_elem_per_idx={num_elem_per_idx!r}, expected one of {_GATHER_WIDTHS}", dst=dst)
-    if free_size(dst) != count * num_elem_per_idx:
-        expected = f"{count} indices of {num_elem_per_idx} elements"
-        fail("NKI045", f"dst has {free_size(dst)} elements a partition, not {expected}", dst=dst)
-    writable(dst=dst)
+    check.holds(count * num_elem_per_idx, f"{count} indices of {num_elem_per_idx} elements are", dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        rows = src_buffer.storage.read(src_buffer).reshape(src_buffer.shape[0], -1)
+        values = rows(src_buffer.storage.read(src_buffer))
         table = index.storage.read(index).reshape(-1, _CORE, free_size(index))
         flat = table.transpose(0, 2, 1).reshape(len(table), -1)[:, :count].astype(np.int64)
-        _check_indices(flat, num_elem_per_idx, rows.shape[1], index)
+        _check_indices(flat, num_elem_per_idx, values.shape[1], index)
         wanted = (flat[..., None] + np.arange(num_elem_per_idx)).reshape(len(flat), -1)
-        gathered = np.take_along_axis(rows, np.repeat(wanted, _CORE, axis=0), axis=1)
-        dst.storage.write(dst, shaped(gathered, dst))
+        write(dst, np.take_along_axis(values, np.repeat(wanted, _CORE, axis=0), axis=1))
     params = {"count": count, "width": num_elem_per_idx}
     return program.record("gpsimd", "local_gather", (dst,), (src_buffer, index), params, name)
-
-
-def _index_dtype(index: NkiTensor, dtype: str) -> None:
-    if index.dtype != dtype:
-        fail("NKI052", f"the indices have dtype {index.dtype}, expected {dtype}", index=index)
 
 
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> Instruction:
@@ -98,18 +86,16 @@ def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str |
     Raises NkiError (NKI042, NKI044, NKI045, NKI052, NKI087). Source: isa nc_n_gather.
     """
     program = current()
-    on_chip(dst=dst, data=data, indices=indices)
-    sbuf_only(dst=dst, data=data, indices=indices)
-    same_dtype(dst=dst, data=data)
-    _index_dtype(indices, "uint32")
-    alike(dst=dst, indices=indices)
-    _same_partitions("dst", dst=dst, data=data)
-    writable(dst=dst)
+    check.on_gpsimd(dst=dst, data=data, indices=indices)
+    check.same_dtype(dst=dst, data=data)
+    check.dtypes("NKI052", ("uint32",), indices=indices)
+    check.alike(dst=dst, indices=indices)
+    check.same_partitions(dst=dst, data=data)
+    check.writable(dst=dst)
     if program.numeric:
-        rows = data.storage.read(data).reshape(data.shape[0], -1)
-        wanted = indices.storage.read(indices).reshape(data.shape[0], -1).astype(np.int64)
-        _check_indices(wanted, 1, rows.shape[1], indices)
-        dst.storage.write(dst, shaped(np.take_along_axis(rows, wanted, axis=1), dst))
+        values, wanted = rows(data.storage.read(data)), rows(indices.storage.read(indices)).astype(np.int64)
+        _check_indices(wanted, 1, values.shape[1], indices)
+        write(dst, np.take_along_axis(values, wanted, axis=1))
     return program.record("gpsimd", "nc_n_gather", (dst,), (data, indices), None, name)
 
 
@@ -122,17 +108,13 @@ def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = N
     Raises NkiError (NKI042, NKI044, NKI045, NKI052, NKI088). Source: isa sequence_bounds and its example.
     """
     program = current()
-    on_chip(dst=dst, segment_ids=segment_ids)
-    sbuf_only(dst=dst, segment_ids=segment_ids)
+    check.on_gpsimd(dst=dst, segment_ids=segment_ids)
+    check.dtypes("NKI052", _NUMBERS, dst=dst, segment_ids=segment_ids)
     for label, tensor in (("dst", dst), ("segment_ids", segment_ids)):
-        if tensor.dtype not in ("float32", "int32"):
-            fail("NKI052", f"{label} has dtype {tensor.dtype}, expected float32 or int32", **{label: tensor})
         if tensor.shape[0] != 1:
             fail("NKI044", f"{label} has {tensor.shape[0]} partitions, expected 1", **{label: tensor})
-    length = free_size(segment_ids)
-    if free_size(dst) != 2 * length:
-        fail("NKI045", f"dst has {free_size(dst)} elements, expected 2 for each of {length}", dst=dst)
-    writable(dst=dst)
+    check.holds(2 * free_size(segment_ids), "two for each id are", dst=dst, segment_ids=segment_ids)
+    check.writable(dst=dst)
     if program.numeric:
         ids = segment_ids.storage.read(segment_ids).reshape(-1)
         if (ids < 0).any() or (ids != np.floor(ids)).any():
@@ -164,16 +146,13 @@ def nonzero_with_count(
     Raises NkiError (NKI042, NKI044, NKI045, NKI052, NKI080). Source: isa nonzero_with_count.
     """
     program = current()
-    on_chip(dst=dst, src=src)
-    sbuf_only(dst=dst, src=src)
-    if src.dtype not in ("float32", "int32") or dst.dtype != "int32":
-        fail("NKI052", f"src has dtype {src.dtype}, dst {dst.dtype}; float32 or int32, int32", dst=dst, src=src)
-    _same_partitions("src", src=src, dst=dst)
-    if free_size(dst) != free_size(src) + 1:
-        expected = free_size(src) + 1
-        fail("NKI045", f"dst has {free_size(dst)} elements a partition, expected {expected}", dst=dst, src=src)
+    check.on_gpsimd(dst=dst, src=src)
+    check.dtypes("NKI052", _NUMBERS, src=src)
+    check.dtypes("NKI052", ("int32",), dst=dst)
+    check.same_partitions(src=src, dst=dst)
+    check.holds(free_size(src) + 1, "src's places and their count are", dst=dst, src=src)
     check_int32(index_offset=index_offset, padding_val=padding_val)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         for p in range(0, src.shape[0], _CORE):
             row = src[p : p + 1]

@@ -9,25 +9,17 @@ import numpy as np
 
 from .. import hardware as hw
 from ..dtypes import DTYPES, Array, convert, from_fp32
-from ..memory import PSUM
 from ..objects import VirtualRegister
 from ..ops import BITVEC, OPS
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
-from .operands import alike, bitvec_dtypes, free_size, on_chip, operator, read_fp32, shaped, writable, write_fp32
+from . import check
 from .reductions import reduce_all
-from .vector_engine import predicate_operator
+from .values import free_size, read_fp32, rows, shaped, write, write_fp32
 
 _INT32 = np.iinfo(np.int32)
 _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and")
-
-
-def sbuf_only(**operands: NkiTensor) -> None:
-    """GpSimd's operands are not in PSUM (NKI042)."""
-    for name, tensor in operands.items():
-        if tensor.buffer is PSUM:
-            fail("NKI042", f"{name} is in PSUM", **{name: tensor})
 
 
 def _check_pattern(pattern: Any, dst: NkiTensor) -> list[tuple[int, int]]:
@@ -81,15 +73,14 @@ def iota(
     Raises NkiError (NKI040, NKI042, NKI043, NKI046, NKI071, NKI080). Source: isa iota.
     """
     program = current()
-    on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst)
-    sbuf_only(dst=dst)
+    check.on_gpsimd(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst)
     pairs = _check_pattern(pattern, dst)
     check_int32(channel_multiplier=channel_multiplier)
     first = _offset_of(offset)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         values = _affine(dst.shape[0], pairs, first, channel_multiplier)
-        dst.storage.write(dst, shaped(_from_int32(values, dst.dtype), dst))
+        write(dst, _from_int32(values, dst.dtype))
     return program.record("gpsimd", "iota", (dst,), (), {"pattern": tuple(pairs)}, name)
 
 
@@ -118,16 +109,15 @@ def affine_select(
     Raises NkiError (NKI040, NKI042-NKI046, NKI048, NKI071, NKI072, NKI080). Source: isa affine_select.
     """
     program = current()
-    on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, on_true_tile=on_true_tile)
-    sbuf_only(dst=dst, on_true_tile=on_true_tile)
-    alike(dst=dst, on_true_tile=on_true_tile)
-    compare = predicate_operator("cmp_op", cmp_op)
+    check.on_gpsimd(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, on_true_tile=on_true_tile)
+    check.alike(dst=dst, on_true_tile=on_true_tile)
+    compare = check.comparison("cmp_op", cmp_op)
     if not isinstance(on_false_value, (float, np.floating)):
         fail("NKI072", f"on_false_value={on_false_value!r}", dst=dst)
     pairs = _check_pattern(pattern, dst)
     check_int32(channel_multiplier=channel_multiplier)
     first = _offset_of(offset)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         assert compare.compute is not None
         affine = _affine(dst.shape[0], pairs, first, channel_multiplier)
@@ -146,24 +136,21 @@ def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str 
     Raises NkiError (NKI040, NKI042-NKI046, NKI050, NKI063). Source: isa tensor_partition_reduce.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    sbuf_only(dst=dst, data=data)
-    token = operator("op", op)
+    check.on_gpsimd(dst=dst, data=data)
+    token = check.operator("op", op)
     if token.name not in _PARTITION_REDUCTIONS:
         fail("NKI063", f"op={op!r}; one of {', '.join(_PARTITION_REDUCTIONS)}", data=data)
-    bitvec_dtypes(token, dst=dst, data=data)
+    check.bitvec_dtypes(token, dst=dst, data=data)
     if dst.shape[0] != 1:
         fail("NKI044", f"dst has {dst.shape[0]} partitions, expected 1", dst=dst)
-    if free_size(dst) != free_size(data):
-        fail("NKI045", f"dst has {free_size(dst)} elements a partition, data {free_size(data)}", dst=dst, data=data)
-    writable(dst=dst)
+    check.holds(free_size(data), "data", dst=dst, data=data)
+    check.writable(dst=dst)
     if program.numeric:
-        partitions = data.shape[0]
         if token.kind == BITVEC:
-            total = reduce_all(data.storage.read(data).reshape(partitions, -1).T, token)
-            dst.storage.write(dst, shaped(total.astype(DTYPES[dst.dtype].numpy), dst))
+            total = reduce_all(rows(data.storage.read(data)).T, token)
+            write(dst, total.astype(DTYPES[dst.dtype].numpy))
         else:
             reducer = OPS["add"] if token.name == "average" else token
-            total = reduce_all(np.ascontiguousarray(read_fp32(data).reshape(partitions, -1).T), reducer)
-            write_fp32(dst, total / np.float32(partitions) if token.name == "average" else total)
+            total = reduce_all(np.ascontiguousarray(rows(read_fp32(data)).T), reducer)
+            write_fp32(dst, total / np.float32(data.shape[0]) if token.name == "average" else total)
     return program.record("gpsimd", "tensor_partition_reduce", (dst,), (data,), {"op": token.name}, name)

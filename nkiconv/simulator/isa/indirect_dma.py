@@ -11,8 +11,8 @@ from ..dtypes import Array
 from ..memory import SBUF
 from ..rules import fail
 from ..tensor import NkiTensor
+from . import check
 from .enums import dge_mode, oob_mode
-from .operands import enum_member
 from .places import indices
 
 
@@ -23,7 +23,7 @@ def by_rows(tensor: NkiTensor) -> bool:
 
 def check_bounds_mode(mode: Any, **operands: NkiTensor) -> None:
     """oob_mode.skip goes with an indirect side (NKI134): of dma_transpose and dma_compute isa says so."""
-    enum_member("oob_mode", mode, oob_mode)
+    check.enum_member("oob_mode", mode, oob_mode)
     if mode is oob_mode.skip and all(tensor.indirection is None for tensor in operands.values()):
         fail("NKI134", "oob_mode.skip on a static access", **operands)
 

@@ -13,7 +13,7 @@ from ..rules import fail
 from ..tensor import NkiTensor
 from ..views import reach
 from .enums import oob_mode
-from .operands import shaped
+from .values import write
 
 
 def indirect_params(*tensors: NkiTensor) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def read_places(tensor: NkiTensor, mode: oob_mode) -> tuple[Array, Array | None]
 def write_places(tensor: NkiTensor, mode: oob_mode, values: Array, present: Array | None) -> None:
     """Store values: those that are `present` and whose place is in bounds; later rows win (not documented)."""
     if tensor.indirection is None and present is None:
-        tensor.storage.write(tensor, shaped(values, tensor))
+        write(tensor, values)
         return
     values = values.reshape(-1)
     found = places(tensor, mode)

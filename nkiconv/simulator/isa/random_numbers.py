@@ -10,31 +10,18 @@ from typing import Any
 import numpy as np
 
 from .. import hardware as hw
-from ..dtypes import DTYPES, Array
+from ..dtypes import DTYPES, FLOATS, Array
 from ..program import Instruction, current
 from ..randomness import STATE_WORDS
 from ..rules import fail
 from ..tensor import NkiTensor
+from . import check
 from .enums import engine
-from .gpsimd_engine import sbuf_only
-from .operands import (
-    alike,
-    first_partition,
-    free_size,
-    is_number,
-    not_gpsimd_psum,
-    on_chip,
-    pick_engine,
-    same_dtype,
-    scalar_operand,
-    scalar_values,
-    shaped,
-    writable,
-)
+from .values import first_partition, free_size, rows, scalar_values, write
 
 _Engine = engine
-_INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
-_FLOATS = tuple(name for name, info in DTYPES.items() if info.is_float)
+#: Dtypes of random bits.
+_BITS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
 def rng(dst: NkiTensor, engine: engine = engine.vector, name: str | None = None) -> Instruction:
@@ -44,12 +31,11 @@ def rng(dst: NkiTensor, engine: engine = engine.vector, name: str | None = None)
     Raises NkiError (NKI040-NKI043, NKI090). Source: isa rng.
     """
     program = current()
-    on_chip(dst=dst)
-    chosen = pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
-    not_gpsimd_psum(chosen, dst=dst)
-    if dst.dtype not in _INTEGERS:
-        fail("NKI090", f"dst has dtype {dst.dtype}; accepted: {', '.join(_INTEGERS)}", dst=dst)
-    writable(dst=dst)
+    check.on_chip(dst=dst)
+    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
+    check.not_psum(chosen, dst=dst)
+    check.dtypes("NKI090", _BITS, dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         shape = (dst.shape[0], free_size(dst))
         if chosen is _Engine.gpsimd:
@@ -57,7 +43,7 @@ def rng(dst: NkiTensor, engine: engine = engine.vector, name: str | None = None)
         else:
             bits = program.random.vector().integers(0, 1 << 32, shape, dtype=np.uint32)
         low = bits.astype(f"u{dst.itemsize}").view(DTYPES[dst.dtype].numpy)
-        dst.storage.write(dst, shaped(low, dst))
+        write(dst, low)
     return program.record(chosen.name, "rng", (dst,), (), None, name)
 
 
@@ -72,20 +58,20 @@ def dropout(dst: NkiTensor, data: NkiTensor, prob: Any, name: str | None = None)
     Raises NkiError (NKI044, NKI045, NKI051, NKI052, NKI091). Source: isa dropout.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    same_dtype(dst=dst, data=data)
-    alike(dst=dst, data=data)
-    accepted = _FLOATS if DTYPES[data.dtype].is_float else ("float32",)
-    reads = (data, *scalar_operand("prob", prob, data, accepted))
-    if is_number(prob):
+    check.on_chip(dst=dst, data=data)
+    check.same_dtype(dst=dst, data=data)
+    check.alike(dst=dst, data=data)
+    accepted = FLOATS if DTYPES[data.dtype].is_float else ("float32",)
+    reads = (data, *check.scalar_operand("prob", prob, data, accepted))
+    if check.is_number(prob):
         _check_probabilities(np.asarray(prob), data)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        values = data.storage.read(data).reshape(data.shape[0], -1)
+        values = rows(data.storage.read(data))
         chances = scalar_values(prob, 2)
         _check_probabilities(chances, data)
         kept = program.random.vector().random(values.shape, dtype=np.float32) >= chances
-        dst.storage.write(dst, shaped(np.where(kept, values, np.zeros((), values.dtype)), dst))
+        write(dst, np.where(kept, values, np.zeros((), values.dtype)))
     return program.record("vector", "dropout", (dst,), reads, None, name)
 
 
@@ -100,7 +86,7 @@ def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
     Raises NkiError (NKI040, NKI090). Source: isa set_rng_seed.
     """
     program = current()
-    on_chip(src_seeds=src_seeds)
+    check.on_chip(src_seeds=src_seeds)
     if src_seeds.shape[0] != 1 or src_seeds.size != 1 or src_seeds.itemsize != np.dtype(np.uint32).itemsize:
         what = f"{list(src_seeds.shape)} of {src_seeds.dtype}"
         fail("NKI090", f"src_seeds is {what}, expected [1, 1] of a 32-bit dtype", src_seeds=src_seeds)
@@ -112,11 +98,11 @@ def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
 
 def _check_state(label: str, tensor: NkiTensor, asked: Any) -> None:
     """State calls of trn2: uint32 [lanes, 6] in SBUF, on GpSimd (NKI041, NKI042, NKI049, NKI090)."""
-    on_chip(hw.FREE_DIMS_MAX, **{label: tensor})
+    check.on_chip(hw.FREE_DIMS_MAX, **{label: tensor})
     if asked is _Engine.vector:
         fail("NKI049", "engine.vector needs NeuronCore-v4 (trn3)", **{label: tensor})
-    pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd)
-    sbuf_only(**{label: tensor})
+    check.pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd)
+    check.not_psum(_Engine.gpsimd, **{label: tensor})
     if tensor.ndim != 2 or tensor.shape[1] != STATE_WORDS or tensor.dtype != "uint32":
         what = f"{list(tensor.shape)} of {tensor.dtype}"
         fail("NKI090", f"{label} is {what}, expected [P, {STATE_WORDS}] of uint32", **{label: tensor})
@@ -143,7 +129,7 @@ def rand_get_state(dst: NkiTensor, engine: engine = engine.gpsimd, name: str | N
     """
     program = current()
     _check_state("dst", dst, engine)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         first = first_partition(dst)
         dst.storage.write(dst, program.random.lanes()[first : first + dst.shape[0]])

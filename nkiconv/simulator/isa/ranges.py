@@ -6,28 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DTYPES, Array
-from ..ops import BITVEC, OPS, REDUCE_IDENTITY, Op
+from ..dtypes import DTYPES, FLOATS, Array
+from ..ops import OPS, REDUCE_IDENTITY, Op
 from ..program import Accumulator, Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
+from . import check
 from .enums import reduce_cmd
-from .operands import (
-    alike,
-    binary_operator,
-    enum_member,
-    free_size,
-    is_number,
-    on_chip,
-    operator,
-    read_fp32,
-    scalar_operand,
-    scalar_values,
-    writable,
-    write_fp32,
-)
-from .reductions import accumulate, check_reduce_res, check_registers, read_out, reduce_all
-from .vector_engine import predicate_operator
+from .reductions import check_maximum, check_reduce_res, check_registers, check_start, write_maximum
+from .values import free_size, read_fp32, rows, scalar_values, write_fp32
 
 _ReduceCmd = reduce_cmd
 
@@ -37,7 +24,7 @@ FP32_MIN = float(np.finfo(np.float32).min)
 _INDEX_LIMIT = 1 << 24
 
 _CUMULATIVE = ("add", "subtract", "multiply", "maximum", "minimum")
-_WIDE = ("int32", "uint32", "tfloat32", "bool_", "float8_e8m0fnu")
+_CUMULATED = tuple(name for name in DTYPES if name not in ("int32", "uint32", "tfloat32", "bool_", "float8_e8m0fnu"))
 
 
 def range_select(
@@ -69,37 +56,31 @@ def range_select(
     Source: isa range_select.
     """
     program = current()
-    on_chip(dst=dst, on_true_tile=on_true_tile)
-    alike(dst=dst, on_true_tile=on_true_tile)
-    if not DTYPES[on_true_tile.dtype].is_float:
-        fail("NKI052", f"on_true_tile has dtype {on_true_tile.dtype}, expected a float", on_true_tile=on_true_tile)
+    check.on_chip(dst=dst, on_true_tile=on_true_tile)
+    check.alike(dst=dst, on_true_tile=on_true_tile)
+    check.dtypes("NKI052", FLOATS, on_true_tile=on_true_tile)
     tests = (_range_test("comp_op0", comp_op0), _range_test("comp_op1", comp_op1))
     for label, bound in (("bound0", bound0), ("bound1", bound1)):
         if type(bound) is not NkiTensor:
             fail("NKI051", f"{label}={bound!r} is not a tile", dst=dst)
-        scalar_operand(label, bound, on_true_tile)
-    _check_range(dst, reduce_cmd, reduce_res, reduce_op, range_start, on_false_value)
+        check.scalar_operand(label, bound, on_true_tile)
+    check_maximum(dst, reduce_cmd, reduce_res, reduce_op)
+    _check_range(dst, range_start, on_false_value)
     writes = (dst, *check_reduce_res(reduce_res, on_true_tile))
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        values = read_fp32(on_true_tile).reshape(dst.shape[0], -1)
+        values = rows(read_fp32(on_true_tile))
         index = np.arange(range_start, range_start + values.shape[1]).astype(np.float32)
         inside = [_truth(op, index, scalar_values(b, 2)) for op, b in zip(tests, (bound0, bound1), strict=True)]
         chosen = np.where(inside[0] & inside[1], values, np.float32(FP32_MIN))
         with np.errstate(over="ignore"):  # FP32_MIN is -inf in narrower floats, as documented
-            write_fp32(dst, chosen)
-        if reduce_cmd is _ReduceCmd.idle:
-            program.vector_accumulator.values = None
-        else:
-            accumulate(program.vector_accumulator, OPS["maximum"], reduce_all(chosen, OPS["maximum"]), reduce_cmd, None)
-        if reduce_res is not None:
-            read_out(program.vector_accumulator, reduce_res)
+            write_maximum(program.vector_accumulator, dst, chosen, reduce_cmd, reduce_res)
     params = {"reduce_cmd": reduce_cmd.name}
     return program.record("vector", "range_select", writes, (on_true_tile, bound0, bound1), params, name)
 
 
 def _range_test(label: str, op: Any) -> Op:
-    token = predicate_operator(label, op)
+    token = check.comparison(label, op)
     if token.name == "not_equal":
         fail("NKI048", f"{label}={op!r}; equal, less, less_equal, greater or greater_equal")
     return token
@@ -111,15 +92,9 @@ def _truth(op: Op, index: Array, bound: Array) -> Array:
     return holds
 
 
-def _check_range(dst: NkiTensor, command: Any, reduce_res: Any, reduce_op: Any, start: Any, fill: Any) -> None:
-    """The settings of range_select (NKI063, NKI068, NKI084, NKI085)."""
-    if operator("reduce_op", reduce_op).name != "maximum":
-        fail("NKI063", f"reduce_op={reduce_op!r}; only nl.maximum", dst=dst)
-    enum_member("reduce_cmd", command, _ReduceCmd)
-    reduces = command in (_ReduceCmd.reduce, _ReduceCmd.reset_reduce)
-    if not reduces and (command is not _ReduceCmd.idle or reduce_res is not None):
-        fail("NKI068", f"reduce_cmd.{command.name} with reduce_res={reduce_res!r}", dst=dst)
-    if not is_number(fill) or np.float32(fill) != np.float32(FP32_MIN):
+def _check_range(dst: NkiTensor, start: Any, fill: Any) -> None:
+    """The settings of range_select (NKI084, NKI085)."""
+    if not check.is_number(fill) or np.float32(fill) != np.float32(FP32_MIN):
         fail("NKI085", f"on_false_value={fill!r}; range_select writes {FP32_MIN}", dst=dst)
     if type(start) is not int or start < -_INDEX_LIMIT or start + free_size(dst) > _INDEX_LIMIT:
         fail("NKI084", f"range_start={start!r} with {free_size(dst)} elements a partition", dst=dst)
@@ -149,26 +124,20 @@ def tensor_scalar_cumulative(
     tensor_scalar_cumulative.
     """
     program = current()
-    on_chip(dst=dst, src=src)
-    alike(dst=dst, src=src)
-    token0, token1 = binary_operator("op0", op0), binary_operator("op1", op1)
-    if token0.kind == BITVEC:
-        fail("NKI050", f"op0={token0!r}: bitvec ops are not supported", src=src)
+    check.on_chip(dst=dst, src=src)
+    check.alike(dst=dst, src=src)
+    token0 = check.arithmetic("op0", check.binary_operator("op0", op0), src=src)
+    token1 = check.binary_operator("op1", op1)
     if token1.name not in _CUMULATIVE:
         fail("NKI063", f"op1={op1!r}; one of {', '.join(_CUMULATIVE)}", src=src)
-    for label, tensor in (("dst", dst), ("src", src)):
-        if tensor.dtype in _WIDE:
-            fail("NKI052", f"{label} has dtype {tensor.dtype}, which is not supported", **{label: tensor})
-    enum_member("reduce_cmd", reduce_cmd, _ReduceCmd)
-    loads = reduce_cmd is _ReduceCmd.load_reduce
-    if reduce_cmd in (_ReduceCmd.idle, _ReduceCmd.reset) or loads != (imm1 is not None):
-        fail("NKI068", f"reduce_cmd.{reduce_cmd.name} with imm1={imm1!r}", src=src)
-    reads = (src, *scalar_operand("imm0", imm0, src))
-    reads += scalar_operand("imm1", imm1, src) if loads else ()
-    writable(dst=dst)
+    check.dtypes("NKI052", _CUMULATED, dst=dst, src=src)
+    loads = check_start(reduce_cmd, "imm1", imm1, src)
+    reads = (src, *check.scalar_operand("imm0", imm0, src))
+    reads += check.scalar_operand("imm1", imm1, src) if loads else ()
+    check.writable(dst=dst)
     if program.numeric:
         assert token0.compute is not None
-        values = np.asarray(token0.compute(read_fp32(src).reshape(src.shape[0], -1), scalar_values(imm0, 2)))
+        values = np.asarray(token0.compute(rows(read_fp32(src)), scalar_values(imm0, 2)))
         start = scalar_values(imm1, 2) if loads else None
         write_fp32(dst, _cumulated(program.vector_accumulator, token1, values, reduce_cmd, start))
     params = {"op0": token0.name, "op1": token1.name, "reduce_cmd": reduce_cmd.name}

@@ -7,39 +7,25 @@ from typing import Any
 import numpy as np
 
 from .. import hardware as hw
-from ..dtypes import DTYPES, Array
+from ..dtypes import DTYPES, FLOATS, Array
 from ..ops import BITVEC, OPS, REDUCE_IDENTITY, Op
 from ..program import Accumulator, Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
+from . import check
 from .enums import reduce_cmd
-from .operands import (
-    alike,
-    bitvec_dtypes,
-    enum_member,
-    first_partition,
-    free_size,
-    not_both_psum,
-    on_chip,
-    operator,
-    read_fp32,
-    same_dtype,
-    scalar_operand,
-    scalar_operator,
-    scalar_values,
-    shaped,
-    writable,
-    write_fp32,
-)
-from .vector_engine import apply_scalar, tensor_scalar_operand
+from .values import first_partition, free_size, read_fp32, rows, scalar_values, shaped, write, write_fp32
+from .vector_engine import tensor_scalar_operand, with_scalar
 
 _ReduceCmd = reduce_cmd
 _NARROW_INTS = ("int8", "uint8", "int16", "uint16")
+#: What select_reduce chooses from.
+_SELECTED = tuple(name for name in DTYPES if name not in ("tfloat32", "int32", "uint32"))
 
 
 def reduction_operator(name: str, op: Any) -> Op:
     """An operator that reductions accept (NKI063)."""
-    token = operator(name, op)
+    token = check.operator(name, op)
     if not token.reduces:
         fail("NKI063", f"{name}={op!r} does not reduce")
     return token
@@ -81,23 +67,21 @@ def tensor_reduce(
     Raises NkiError (NKI040, NKI043-NKI046, NKI049, NKI050, NKI062-NKI064). Source: isa tensor_reduce.
     """
     program = current()
-    on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, data=data)
+    check.on_chip(free_dims=hw.FREE_DIMS_MAX_WIDE, dst=dst, data=data)
     token = reduction_operator("op", op)
-    bitvec_dtypes(token, dst=dst, data=data)
+    check.bitvec_dtypes(token, dst=dst, data=data)
     if negate and token.kind == BITVEC:
         fail("NKI064", f"negate with {token!r}", data=data)
     axes = _reduced_axes(data, axis)
     kept = free_size(data) // int(np.prod([data.shape[a] for a in axes]))
-    if dst.shape[0] != data.shape[0]:
-        fail("NKI044", f"dst has {dst.shape[0]} partitions, data {data.shape[0]}", dst=dst, data=data)
-    if free_size(dst) != kept:
-        fail("NKI045", f"dst has {free_size(dst)} elements a partition, the reduction {kept}", dst=dst, data=data)
-    writable(dst=dst)
+    check.same_partitions(dst=dst, data=data)
+    check.holds(kept, "the reduction", dst=dst, data=data)
+    check.writable(dst=dst)
     if program.numeric:
         values = data.storage.read(data) if token.kind == BITVEC else read_fp32(data)
         total = reduce_all(values.reshape(data.shape[0] * kept, -1), token)
         if token.kind == BITVEC:
-            dst.storage.write(dst, shaped(total.astype(DTYPES[dst.dtype].numpy), dst))
+            write(dst, total.astype(DTYPES[dst.dtype].numpy))
         else:
             write_fp32(dst, -total if negate else total)
     params = {"op": token.name, "axis": axes, "keepdims": keepdims}
@@ -128,18 +112,57 @@ def check_reduce_res(reduce_res: Any, data: NkiTensor) -> tuple[NkiTensor, ...]:
     """reduce_res is None or a [P, 1] tile (NKI068)."""
     if reduce_res is None:
         return ()
-    on_chip(reduce_res=reduce_res)
-    if reduce_res.shape[0] != data.shape[0] or free_size(reduce_res) != 1:
-        fail("NKI068", f"reduce_res has shape {reduce_res.shape}, expected ({data.shape[0]}, 1)", reduce_res=reduce_res)
-    return (reduce_res,)
+    check.on_chip(reduce_res=reduce_res)
+    return check.column("reduce_res", reduce_res, data, "NKI068")
 
 
-def read_out(registers: Accumulator, reduce_res: NkiTensor, *, negate: bool = False) -> None:
-    """Write an engine's registers to reduce_res."""
+def check_start(command: Any, name: str, initial: Any, data: NkiTensor) -> bool:
+    """Whether an instruction that always reduces begins at a value: load_reduce, which has one (NKI068)."""
+    check.enum_member("reduce_cmd", command, _ReduceCmd)
+    loads = command is _ReduceCmd.load_reduce
+    if command in (_ReduceCmd.idle, _ReduceCmd.reset) or loads != (initial is not None):
+        fail("NKI068", f"reduce_cmd.{command.name} with {name}={initial!r}", data=data)
+    return loads
+
+
+def check_maximum(dst: NkiTensor, command: Any, reduce_res: Any, reduce_op: Any) -> None:
+    """An instruction that may reduce does so by maximum, from where it is or anew (NKI063, NKI068)."""
+    if check.operator("reduce_op", reduce_op).name != "maximum":
+        fail("NKI063", f"reduce_op={reduce_op!r}; only nl.maximum", dst=dst)
+    check.enum_member("reduce_cmd", command, _ReduceCmd)
+    reduces = command in (_ReduceCmd.reduce, _ReduceCmd.reset_reduce)
+    if not reduces and (command is not _ReduceCmd.idle or reduce_res is not None):
+        fail("NKI068", f"reduce_cmd.{command.name} with reduce_res={reduce_res!r}", dst=dst)
+
+
+def fold(
+    registers: Accumulator,
+    op: Op,
+    values: Array,
+    command: reduce_cmd,
+    reduce_res: NkiTensor | None,
+    *,
+    initial: Any = None,
+    negate: bool = False,
+) -> None:
+    """Reduce [P, F...] into an engine's registers, unless `command` is idle, and write these to reduce_res."""
+    if command is not _ReduceCmd.idle:
+        accumulate(registers, op, reduce_all(rows(values), op), command, initial)
+    if reduce_res is None:
+        return
     if registers.values is None:
         fail("NKI077", "reduce_res reads registers that nothing was reduced into", reduce_res=reduce_res)
-    values = -registers.values if negate else registers.values
-    write_fp32(reduce_res, values.reshape(reduce_res.shape))
+    write_fp32(reduce_res, -registers.values if negate else registers.values)
+
+
+def write_maximum(
+    registers: Accumulator, dst: NkiTensor, values: Array, command: reduce_cmd, reduce_res: NkiTensor | None
+) -> None:
+    """dst = values, and their maximum into Vector's registers, which an idle instruction leaves undefined."""
+    write_fp32(dst, values)
+    if command is _ReduceCmd.idle:
+        registers.values = None
+    fold(registers, OPS["maximum"], values, command, reduce_res)
 
 
 def tensor_scalar_reduce(
@@ -165,32 +188,25 @@ def tensor_scalar_reduce(
     Source: isa tensor_scalar_reduce.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    token, reducer = scalar_operator("op0", op0), reduction_operator("reduce_op", reduce_op)
-    if token.kind == BITVEC:
-        fail("NKI050", f"op0={token!r}: bitvec ops are not supported", data=data)
+    check.on_chip(dst=dst, data=data)
+    token = check.arithmetic("op0", check.scalar_operator("op0", op0), data=data)
+    reducer = reduction_operator("reduce_op", reduce_op)
     if reducer.name not in ("add", "multiply", "maximum", "minimum"):
         fail("NKI063", f"reduce_op={reduce_op!r}; add, multiply, maximum or minimum", data=data)
     if reverse0:
         fail("NKI078", "reverse0=True", data=data)
-    enum_member("reduce_cmd", reduce_cmd, _ReduceCmd)
-    loads = reduce_cmd is _ReduceCmd.load_reduce
-    if reduce_cmd in (_ReduceCmd.idle, _ReduceCmd.reset) or loads != (reduce_init is not None):
-        fail("NKI068", f"reduce_cmd.{reduce_cmd.name} with reduce_init={reduce_init!r}", data=data)
-    alike(dst=dst, data=data)
+    loads = check_start(reduce_cmd, "reduce_init", reduce_init, data)
+    check.alike(dst=dst, data=data)
     reads = (data, *tensor_scalar_operand("operand0", token, operand0, data))
-    reads += scalar_operand("reduce_init", reduce_init, data) if loads else ()
+    reads += check.scalar_operand("reduce_init", reduce_init, data) if loads else ()
     writes = (dst, *check_reduce_res(reduce_res, data))
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        values = read_fp32(data)
-        values = apply_scalar(values, token, None if token.unary else scalar_values(operand0, values.ndim), False)
+        values = with_scalar(read_fp32(data), token, operand0, False)
         write_fp32(dst, values)
-        totals = reduce_all(values.reshape(data.shape[0], -1), reducer)
         initial = scalar_values(reduce_init, 2) if loads else None
-        accumulate(program.vector_accumulator, reducer, totals, reduce_cmd, initial)
-        if reduce_res is not None:
-            read_out(program.vector_accumulator, reduce_res, negate=reduce_res_negate)
+        registers = program.vector_accumulator
+        fold(registers, reducer, values, reduce_cmd, reduce_res, initial=initial, negate=reduce_res_negate)
     params = {"op0": token.name, "reduce_op": reducer.name, "reduce_cmd": reduce_cmd.name}
     return program.record("vector", "tensor_scalar_reduce", writes, reads, params, name)
 
@@ -217,36 +233,20 @@ def select_reduce(
     Raises NkiError (NKI044, NKI045, NKI047, NKI051, NKI052, NKI061, NKI063, NKI068, NKI077). Source: isa select_reduce.
     """
     program = current()
-    on_chip(dst=dst, predicate=predicate, on_true=on_true)
-    if predicate.dtype not in _NARROW_INTS:
-        accepted = ", ".join(_NARROW_INTS)
-        fail("NKI061", f"predicate has dtype {predicate.dtype}; accepted: {accepted}", predicate=predicate)
-    if on_true.dtype in ("tfloat32", "int32", "uint32"):
-        fail("NKI052", f"on_true has dtype {on_true.dtype}, which select_reduce does not take", on_true=on_true)
-    alike(dst=dst, predicate=predicate, on_true=on_true)
-    not_both_psum(predicate=predicate, on_true=on_true)
-    if operator("reduce_op", reduce_op).name != "maximum":
-        fail("NKI063", f"reduce_op={reduce_op!r}; only nl.maximum", dst=dst)
-    enum_member("reduce_cmd", reduce_cmd, _ReduceCmd)
-    if reduce_cmd in (_ReduceCmd.reset, _ReduceCmd.load_reduce) or (
-        reduce_cmd is _ReduceCmd.idle and reduce_res is not None
-    ):
-        fail("NKI068", f"reduce_cmd.{reduce_cmd.name} with reduce_res={reduce_res!r}", dst=dst)
-    reads = (predicate, on_true, *scalar_operand("on_false", on_false, on_true, tuple(DTYPES)))
+    check.on_chip(dst=dst, predicate=predicate, on_true=on_true)
+    check.dtypes("NKI061", _NARROW_INTS, predicate=predicate)
+    check.dtypes("NKI052", _SELECTED, on_true=on_true)
+    check.alike(dst=dst, predicate=predicate, on_true=on_true)
+    check.not_both_psum(predicate=predicate, on_true=on_true)
+    check_maximum(dst, reduce_cmd, reduce_res, reduce_op)
+    reads = (predicate, on_true, *check.scalar_operand("on_false", on_false, on_true, tuple(DTYPES)))
     writes = (dst, *check_reduce_res(reduce_res, on_true))
-    if reduce_res is not None and not DTYPES[reduce_res.dtype].is_float:
-        fail("NKI068", f"reduce_res has dtype {reduce_res.dtype}, expected a float", reduce_res=reduce_res)
-    writable(dst=dst)
+    if reduce_res is not None:
+        check.dtypes("NKI068", FLOATS, reduce_res=reduce_res)
+    check.writable(dst=dst)
     if program.numeric:
         chosen = _selected(predicate, on_true, on_false, reverse_pred)
-        write_fp32(dst, chosen)
-        if reduce_cmd is _ReduceCmd.idle:
-            program.vector_accumulator.values = None
-        else:
-            totals = reduce_all(chosen.reshape(dst.shape[0], -1), OPS["maximum"])
-            accumulate(program.vector_accumulator, OPS["maximum"], totals, reduce_cmd, None)
-        if reduce_res is not None:
-            read_out(program.vector_accumulator, reduce_res)
+        write_maximum(program.vector_accumulator, dst, chosen, reduce_cmd, reduce_res)
     return program.record("vector", "select_reduce", writes, reads, {"reduce_cmd": reduce_cmd.name}, name)
 
 
@@ -262,14 +262,13 @@ def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instru
     Args: data: up to 512 elements a partition. Raises NkiError (NKI044, NKI065). Source: isa bn_stats.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    if dst.shape[0] != data.shape[0]:
-        fail("NKI044", f"dst has {dst.shape[0]} partitions, data {data.shape[0]}", dst=dst, data=data)
+    check.on_chip(dst=dst, data=data)
+    check.same_partitions(dst=dst, data=data)
     if free_size(data) > hw.BN_STATS_FREE_MAX or free_size(dst) != 6:
         fail("NKI065", f"data has {free_size(data)} elements a partition, dst {free_size(dst)}", dst=dst, data=data)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        values = read_fp32(data).reshape(data.shape[0], -1)
+        values = rows(read_fp32(data))
         out = np.zeros((data.shape[0], 6), np.float32)
         for at, part in ((0, values[:, 0::2]), (3, values[:, 1::2])):
             if part.shape[1]:
@@ -286,12 +285,11 @@ def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruc
     Raises NkiError (NKI044, NKI066). Source: isa bn_aggr.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    if dst.shape[0] != data.shape[0]:
-        fail("NKI044", f"dst has {dst.shape[0]} partitions, data {data.shape[0]}", dst=dst, data=data)
+    check.on_chip(dst=dst, data=data)
+    check.same_partitions(dst=dst, data=data)
     if free_size(data) % 3 or free_size(dst) != 2:
         fail("NKI066", f"data has {free_size(data)} elements a partition, dst {free_size(dst)}", dst=dst, data=data)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         triples = read_fp32(data).reshape(data.shape[0], -1, 3)
         counts, means, sums = triples[..., 0], triples[..., 1], triples[..., 2]
@@ -316,10 +314,9 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     Raises NkiError (NKI040, NKI043, NKI045, NKI052, NKI073, NKI079). Source: isa nc_stream_shuffle.
     """
     program = current()
-    on_chip(dst=dst, src=src)
-    same_dtype(dst=dst, src=src)
-    if free_size(dst) != free_size(src):
-        fail("NKI045", f"dst has {free_size(dst)} elements a partition, src {free_size(src)}", dst=dst, src=src)
+    check.on_chip(dst=dst, src=src)
+    check.same_dtype(dst=dst, src=src)
+    check.holds(free_size(src), "src", dst=dst, src=src)
     mask = list(shuffle_mask)
     entries = {*range(hw.QUADRANT_PARTITIONS), hw.SHUFFLE_KEEP}
     if len(mask) != hw.SHUFFLE_MASK_ENTRIES or any(type(m) is not int or m not in entries for m in mask):
@@ -328,11 +325,11 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     for label, tensor in (("dst", dst), ("src", src)):
         _shuffle_start(label, tensor, quadrants * hw.QUADRANT_PARTITIONS)
     sources, moved = _shuffle_sources(mask, dst, src)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        rows = src.storage.read(src).reshape(src.shape[0], -1)[sources]
+        values = rows(src.storage.read(src))[sources]
         chosen = np.broadcast_to(moved.reshape(-1, *(1,) * (dst.ndim - 1)), dst.shape)
-        dst.storage.write_where(dst, chosen, shaped(rows, dst))
+        dst.storage.write_where(dst, chosen, shaped(values, dst))
     return program.record("vector", "nc_stream_shuffle", (dst,), (src,), {"mask": tuple(mask)}, name)
 
 

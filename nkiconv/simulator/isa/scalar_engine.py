@@ -10,31 +10,22 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DTYPES, Array
+from ..memory import first_index
 from ..ops import OPS, Op
-from ..program import Instruction, Program, current
+from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
+from . import check
 from .enums import reduce_cmd
-from .operands import (
-    aliases,
-    alike,
-    enum_member,
-    on_chip,
-    operator,
-    read_fp32,
-    scalar_operand,
-    scalar_values,
-    writable,
-    write_fp32,
-)
-from .reductions import accumulate, check_reduce_res, read_out, reduce_all
+from .reductions import check_reduce_res, fold
+from .values import read_fp32, scalar_values, write_fp32
 
 _ReduceCmd = reduce_cmd
 _BIAS_DTYPES = tuple(name for name in DTYPES if name != "tfloat32")
 
 
 def _activation_operator(op: Any) -> Op:
-    token = operator("op", op)
+    token = check.operator("op", op)
     if token.activation is None:
         fail("NKI067", f"op={op!r}")
     return token
@@ -42,8 +33,8 @@ def _activation_operator(op: Any) -> Op:
 
 def _scale_and_bias(data: NkiTensor, scale: Any, bias: Any) -> tuple[NkiTensor, ...]:
     """The tensors that scale and bias read (NKI070)."""
-    reads = scalar_operand("scale", scale, data, rule="NKI070")
-    return reads if bias is None else reads + scalar_operand("bias", bias, data, _BIAS_DTYPES, "NKI070")
+    reads = check.scalar_operand("scale", scale, data, rule="NKI070")
+    return reads if bias is None else reads + check.scalar_operand("bias", bias, data, _BIAS_DTYPES, "NKI070")
 
 
 def _activated(op: Op, data: NkiTensor, scale: Any, bias: Any) -> Array:
@@ -62,7 +53,7 @@ def _check_range(op: Op, values: Array, data: NkiTensor) -> None:
     assert op.valid is not None
     bad = ~(op.valid(values) | np.isnan(values))
     if bad.any():
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        index = first_index(bad, bad.ndim)
         fail("NKI069", f"{op!r} of {values[index]} at {index}; valid is {op.valid_text}", data=data)
 
 
@@ -89,37 +80,29 @@ def activation(
     Source: isa activation, nki-act-func.
     """
     program = current()
-    on_chip(dst=dst, data=data)
+    check.on_chip(dst=dst, data=data)
     token = _activation_operator(op)
-    alike(dst=dst, data=data)
+    check.alike(dst=dst, data=data)
     reads = (data, *_scale_and_bias(data, scale, bias))
-    enum_member("reduce_cmd", reduce_cmd, _ReduceCmd)
+    check.enum_member("reduce_cmd", reduce_cmd, _ReduceCmd)
     reduces = reduce_cmd in (_ReduceCmd.reduce, _ReduceCmd.reset_reduce)
     if reduce_cmd is _ReduceCmd.load_reduce:
         fail("NKI068", "activation has no reduce_cmd.load_reduce", data=data)
     if (reduces and reduce_op is None) or (reduce_op is not None and reduce_op is not OPS["add"]):
         fail("NKI068", f"reduce_op={reduce_op!r} with reduce_cmd.{reduce_cmd.name}; only nl.add", data=data)
     writes = (dst, *check_reduce_res(reduce_res, data))
-    scrap = reduces and aliases(dst)
+    scrap = reduces and check.aliases(dst)
     if not scrap:
-        writable(dst=dst)
+        check.writable(dst=dst)
     if program.numeric:
         values = _activated(token, data, scale, bias)
         if scrap:
             dst.storage.discard(dst)
         else:
             write_fp32(dst, values)
-        _reduce(program, values.reshape(data.shape[0], -1), reduce_cmd, reduce_res)
+        fold(program.scalar_accumulator, OPS["add"], values, reduce_cmd, reduce_res)
     params = {"op": token.name, "reduce_cmd": reduce_cmd.name, "bias": bias is not None}
     return program.record("scalar", "activation", writes, reads, params, name)
-
-
-def _reduce(program: Program, values: Array, command: reduce_cmd, reduce_res: NkiTensor | None) -> None:
-    add = OPS["add"]
-    if command is not _ReduceCmd.idle:
-        accumulate(program.scalar_accumulator, add, reduce_all(values, add), command, None)
-    if reduce_res is not None:
-        read_out(program.scalar_accumulator, reduce_res)
 
 
 def activation_reduce(

@@ -12,17 +12,19 @@ import numpy as np
 
 from .. import hardware as hw
 from ..dtypes import DTYPES, Array
+from ..memory import first_index
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
-from .operands import alike, free_size, is_number, on_chip, read_fp32, shaped, writable, write_fp32
+from . import check
+from .values import free_size, read_fp32, rows, write, write_fp32
 
 _INDICES = ("uint16", "uint32")
 
 
 def _searched(label: str, data: NkiTensor, least: int, **operands: NkiTensor) -> None:
     """`data` has a searchable size, the other operands 8 elements on each of its partitions (NKI044, NKI081)."""
-    on_chip(hw.FREE_DIMS_SEARCH, **{label: data}, **operands)
+    check.on_chip(hw.FREE_DIMS_SEARCH, **{label: data}, **operands)
     for name, tensor in ((label, data), *operands.items()):
         most = 2 if name == "dst" else hw.FREE_DIMS_SEARCH + 1
         if len(tensor.shape) > most:
@@ -37,17 +39,11 @@ def _searched(label: str, data: NkiTensor, least: int, **operands: NkiTensor) ->
         fail("NKI081", f"{label} has {free_size(data)} elements a partition, expected {allowed}", **{label: data})
 
 
-def _index_dtype(name: str, tensor: NkiTensor) -> None:
-    if tensor.dtype not in _INDICES:
-        fail("NKI082", f"{name} has dtype {tensor.dtype}, expected {' or '.join(_INDICES)}", **{name: tensor})
-
-
 def refuse_nan(name: str, values: Array, tensor: NkiTensor) -> None:
     """Values that an instruction puts in order hold no NaN, whose place no document states (NKI083)."""
     bad = np.isnan(values)
     if bad.any():
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
-        fail("NKI083", f"{name} holds a NaN at {index}", **{name: tensor})
+        fail("NKI083", f"{name} holds a NaN at {first_index(bad, bad.ndim)}", **{name: tensor})
 
 
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> Instruction:
@@ -58,9 +54,9 @@ def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> Instruction
     """
     program = current()
     _searched("src", src, hw.SEARCH_VALUES, dst=dst)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        values = read_fp32(src).reshape(src.shape[0], -1)
+        values = rows(read_fp32(src))
         refuse_nan("src", values, src)
         write_fp32(dst, np.sort(values, axis=1)[:, : -hw.SEARCH_VALUES - 1 : -1])
     return program.record("vector", "max8", (dst,), (src,), None, name)
@@ -74,20 +70,19 @@ def _occurrences(data: Array, vals: Array) -> tuple[Array, Array]:
     positions = np.zeros(vals.shape, dtype=np.int64)
     found = np.zeros(vals.shape, dtype=bool)
     free = np.ones(data.shape, dtype=bool)
-    rows = np.arange(len(data))
+    every = np.arange(len(data))
     for j in range(vals.shape[1]):
         equal = free & (data == vals[:, j, None])
         positions[:, j] = np.argmax(equal, axis=1)
-        found[:, j] = equal[rows, positions[:, j]]
-        free[rows[found[:, j]], positions[found[:, j], j]] = False
+        found[:, j] = equal[every, positions[:, j]]
+        free[every[found[:, j]], positions[found[:, j], j]] = False
     return positions, found
 
 
 def _write_indices(dst: NkiTensor, positions: Array, found: Array) -> None:
     """Positions in dst's dtype; all ones where there is none."""
     numpy_type = DTYPES[dst.dtype].numpy
-    values = np.where(found, positions, np.iinfo(numpy_type).max).astype(numpy_type)
-    dst.storage.write(dst, shaped(values, dst))
+    write(dst, np.where(found, positions, np.iinfo(numpy_type).max).astype(numpy_type))
 
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> Instruction:
@@ -101,12 +96,10 @@ def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str |
     """
     program = current()
     _searched("data", data, hw.SEARCH_VALUES, dst=dst, vals=vals)
-    _index_dtype("dst", dst)
-    writable(dst=dst)
+    check.dtypes("NKI082", _INDICES, dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
-        partitions = data.shape[0]
-        found = _occurrences(read_fp32(data).reshape(partitions, -1), read_fp32(vals).reshape(partitions, -1))
-        _write_indices(dst, *found)
+        _write_indices(dst, *_occurrences(rows(read_fp32(data)), rows(read_fp32(vals))))
     return program.record("vector", "nc_find_index8", (dst,), (data, vals), None, name)
 
 
@@ -131,20 +124,19 @@ def nc_match_replace8(
     program = current()
     eights = {"vals": vals} if dst_idx is None else {"vals": vals, "dst_idx": dst_idx}
     _searched("data", data, 1, **eights)
-    on_chip(hw.FREE_DIMS_SEARCH, dst=dst)
-    alike(dst=dst, data=data)
-    if not is_number(imm):
+    check.on_chip(hw.FREE_DIMS_SEARCH, dst=dst)
+    check.alike(dst=dst, data=data)
+    if not check.is_number(imm):
         fail("NKI051", f"imm={imm!r} is not a number", data=data)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if dst_idx is not None:
-        _index_dtype("dst_idx", dst_idx)
-        writable(dst_idx=dst_idx)
+        check.dtypes("NKI082", _INDICES, dst_idx=dst_idx)
+        check.writable(dst_idx=dst_idx)
     if program.numeric:
-        values = np.array(read_fp32(data)).reshape(data.shape[0], -1)
-        wanted = read_fp32(vals).reshape(data.shape[0], -1)
+        values, wanted = rows(np.array(read_fp32(data))), rows(read_fp32(vals))
         positions, found = (side[:, ::-1] for side in _occurrences(values, wanted[:, ::-1]))
-        rows, columns = np.nonzero(found)
-        values[rows, positions[rows, columns]] = np.float32(imm)
+        at, columns = np.nonzero(found)
+        values[at, positions[at, columns]] = np.float32(imm)
         write_fp32(dst, values)
         if dst_idx is not None:
             _write_indices(dst_idx, positions, found)

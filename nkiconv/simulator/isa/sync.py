@@ -14,8 +14,8 @@ from ..rendezvous import Offer
 from ..rules import fail, kernel_line
 from ..scalars import SCALAR_DTYPES, NkiScalar
 from ..tensor import NkiTensor
+from . import check
 from .enums import dma_engine, engine, nc_version
-from .operands import enum_member, narrow, tensors, writable
 
 _Engine, _DmaEngine = engine, dma_engine
 _CORES = (0, 1)
@@ -50,8 +50,8 @@ def core_barrier(
     Raises NkiError (NKI150, NKI151, NKI154). Source: isa core_barrier.
     """
     program = current()
-    tensors(data=data)
-    enum_member("engine", engine, _Engine)
+    check.tensors(data=data)
+    check.enum_member("engine", engine, _Engine)
     if data.buffer is not MemoryRegion.shared_hbm or tuple(cores) != _CORES or engine is _Engine.dma:
         fail("NKI151", f"cores={cores!r}, engine={engine.name}, data in {data.buffer.name}", data=data)
     _, second = _meet(program, ("core_barrier", data.storage.info.id))
@@ -78,8 +78,8 @@ def sendrecv(
     Raises NkiError (NKI150, NKI152, NKI153, NKI154). Source: isa sendrecv.
     """
     program = current()
-    tensors(src=src, dst=dst)
-    enum_member("dma_engine", dma_engine, _DmaEngine)
+    check.tensors(src=src, dst=dst)
+    check.enum_member("dma_engine", dma_engine, _DmaEngine)
     if src.buffer is not SBUF or dst.buffer is not SBUF or src.shape != dst.shape or src.dtype != dst.dtype:
         fail("NKI152", "src and dst differ or are not in SBUF", src=src, dst=dst)
     if send_to_rank not in _CORES or recv_from_rank not in _CORES or send_to_rank != recv_from_rank:
@@ -89,7 +89,7 @@ def sendrecv(
     row_bytes = src.size // src.shape[0] * src.itemsize
     if dma_engine is _DmaEngine.gpsimd_dma and row_bytes > hw.SENDRECV_GPSIMD_BYTES[src.itemsize]:
         fail("NKI153", f"{row_bytes} bytes per partition of {src.itemsize}-byte data", src=src)
-    writable(dst=dst)
+    check.writable(dst=dst)
     payload = np.array(src.storage.read(src)) if program.numeric else None
     received, _ = _meet(program, ("sendrecv", pipe_id, src.shape, src.dtype), payload)
     if program.numeric:
@@ -123,8 +123,8 @@ def _target(register: Any) -> VirtualRegister:
 
 
 def _one_element(name: str, tensor: Any) -> NkiTensor:
-    tensors(**{name: tensor})
-    narrow(**{name: tensor})
+    check.tensors(**{name: tensor})
+    check.narrow(**{name: tensor})
     if tensor.buffer is PSUM or tensor.size != 1:
         where = tensor.buffer.name
         fail("NKI160", f"{name} has {tensor.size} elements in {where}, expected 1 in SBUF or HBM", **{name: tensor})
@@ -167,7 +167,7 @@ def _scalar_tile(name: str, tensor: Any) -> NkiTensor:
     program = current()
     if not program.launch.traces:
         fail("NKI184", "NkiScalar, scalar_load and scalar_store came with NKI 0.7; use registers")
-    tensors(**{name: tensor})
+    check.tensors(**{name: tensor})
     if tensor.buffer is PSUM or tensor.shape != (1, 1) or tensor.dtype not in SCALAR_DTYPES:
         what = f"{list(tensor.shape)} {tensor.dtype} in {tensor.buffer.name}"
         fail("NKI161", f"{name} is {what}, expected [1, 1] int32 or int64 in SBUF or HBM", **{name: tensor})

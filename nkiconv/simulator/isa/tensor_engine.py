@@ -15,8 +15,10 @@ from ..memory import PSUM, SBUF
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
+from ..views import reach
+from . import check
 from .enums import engine, matmul_perf_mode
-from .operands import enum_member, free_size, on_chip, pick_engine, same_dtype, shaped, writable
+from .values import free_size, shaped, write
 
 _Engine = engine
 
@@ -48,15 +50,15 @@ def nc_matmul(
     Raises NkiError (NKI030, NKI040, NKI043, NKI046, NKI101-NKI113, NKI115). Source: isa nc_matmul.
     """
     program = current()
-    on_chip(dst=dst, stationary=stationary, moving=moving)
-    enum_member("perf_mode", perf_mode, matmul_perf_mode)
+    check.on_chip(dst=dst, stationary=stationary, moving=moving)
+    check.enum_member("perf_mode", perf_mode, matmul_perf_mode)
     _memories(dst, stationary, moving)
     double_row = perf_mode is matmul_perf_mode.double_row
     rows, columns, moving_columns = _sizes(dst, stationary, moving, double_row)
     _check_tile(tile_position, tile_size, rows, columns, double_row)
     _check_dtypes(dst, stationary, moving, double_row, is_transpose)
     _check_bank(dst)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if is_transpose:
         _check_transpose(moving, rows, accumulate, double_row)
     adds = accumulate
@@ -150,9 +152,8 @@ def _check_bank(dst: NkiTensor) -> None:
         fail("NKI115", f"dst starts at byte {first} of its partition", dst=dst)
     if info.bytes_per_partition <= hw.PSUM_BANK_BYTES_PER_PARTITION and info.address is None:
         return
-    span = sum((n - 1) * abs(s) for n, s in zip(dst.shape[1:], dst.strides[1:], strict=True)) + 1
-    first -= sum((n - 1) * -s for n, s in zip(dst.shape[1:], dst.strides[1:], strict=True) if s < 0) * dst.itemsize
-    last = first + span * dst.itemsize - 1
+    low, high = reach(dst.shape[1:], dst.strides[1:])
+    first, last = first + low * dst.itemsize, first + (high + 1) * dst.itemsize - 1
     bank = hw.PSUM_BANK_BYTES_PER_PARTITION
     if first // bank != last // bank:
         fail("NKI108", f"dst covers bytes {first}..{last} of a partition, a bank ends every {bank}", dst=dst)
@@ -181,7 +182,7 @@ def _multiply(
     if is_transpose:
         if not np.array_equal(to_fp32(rhs), np.eye(rows, dtype=np.float32)):
             fail("NKI113", "moving is not the identity matrix", moving=moving)
-        dst.storage.write(dst, shaped(lhs.T, dst))
+        write(dst, lhs.T)
         return False
     adds = dst.storage.check_accumulation(dst, accumulate)
     product = _product(_operand(lhs, stationary), _operand(rhs, moving))
@@ -225,11 +226,11 @@ def nc_transpose(
     Raises NkiError (NKI040, NKI041, NKI043-NKI046, NKI052, NKI108, NKI114, NKI115). Source: isa nc_transpose.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    same_dtype(dst=dst, data=data)
-    writable(dst=dst)
+    check.on_chip(dst=dst, data=data)
+    check.same_dtype(dst=dst, data=data)
+    check.writable(dst=dst)
     default = _Engine.tensor if data.buffer is SBUF and dst.buffer is PSUM else _Engine.vector
-    chosen = pick_engine(engine, (_Engine.tensor, _Engine.vector), default)
+    chosen = check.pick_engine(engine, (_Engine.tensor, _Engine.vector), default)
     rows, columns = data.shape[0], free_size(data)
     limit = hw.PARTITIONS if chosen is _Engine.tensor else hw.VECTOR_TRANSPOSE_MAX
     if rows > limit or columns > limit:
@@ -238,12 +239,11 @@ def nc_transpose(
         fail("NKI114", "the Tensor Engine transposes SBUF to PSUM", dst=dst, data=data)
     if dst.shape[0] != columns:
         fail("NKI044", f"dst has {dst.shape[0]} partitions, the transpose {columns}", dst=dst, data=data)
-    if free_size(dst) != rows:
-        fail("NKI045", f"dst has {free_size(dst)} elements a partition, the transpose {rows}", dst=dst, data=data)
+    check.holds(rows, "the transpose", dst=dst, data=data)
     if dst.buffer is PSUM:
         _check_bank(dst)
     if program.numeric:
         values = data.storage.read(data).reshape(rows, columns)
-        dst.storage.write(dst, shaped(values.T, dst))
+        write(dst, values.T)
     params = {"contraction": rows, "columns": columns, "moving_columns": rows, "is_transpose": True}
     return program.record(chosen.name, "nc_transpose", (dst,), (data,), params, name)

@@ -9,8 +9,7 @@ from ..dtypes import Array
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
-from .gpsimd_engine import sbuf_only
-from .operands import alike, on_chip, writable
+from . import check
 from .search import refuse_nan
 
 _CORE = hw.GPSIMD_CORE_PARTITIONS
@@ -31,25 +30,21 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
     Raises NkiError (NKI042, NKI044, NKI045, NKI052, NKI083, NKI089). Source: isa topk, nki-library gpsimd_topk.
     """
     program = current()
-    on_chip(val_dst=val_dst, idx_dst=idx_dst, src=src)
-    sbuf_only(val_dst=val_dst, idx_dst=idx_dst, src=src)
-    dtypes = ("bfloat16", "uint32", "bfloat16")
-    operands = {"val_dst": val_dst, "idx_dst": idx_dst, "src": src}
-    for (label, tensor), dtype in zip(operands.items(), dtypes, strict=True):
-        if tensor.dtype != dtype:
-            fail("NKI052", f"{label} has dtype {tensor.dtype}, expected {dtype}", **{label: tensor})
+    check.on_gpsimd(val_dst=val_dst, idx_dst=idx_dst, src=src)
+    check.dtypes("NKI052", ("bfloat16",), val_dst=val_dst, src=src)
+    check.dtypes("NKI052", ("uint32",), idx_dst=idx_dst)
+    for label, tensor in {"val_dst": val_dst, "idx_dst": idx_dst, "src": src}.items():
         if tensor.ndim != 2 or tensor.shape[0] % _CORE:
             shape = f"[multiple of {_CORE}, free]"
             fail("NKI089", f"{label} has shape {list(tensor.shape)}, expected {shape}", **{label: tensor})
-    alike(val_dst=val_dst, idx_dst=idx_dst)
-    if src.shape[0] != val_dst.shape[0]:
-        fail("NKI044", f"src has {src.shape[0]} partitions, val_dst {val_dst.shape[0]}", **operands)
+    check.alike(val_dst=val_dst, idx_dst=idx_dst)
+    check.same_partitions(src=src, val_dst=val_dst)
     k = val_dst.shape[1]
     if type(n) is not int or not hw.TOPK_LEAST <= n < hw.TOPK_LIMIT or n > _CORE * src.shape[1]:
         fail("NKI089", f"n={n!r} of {_CORE * src.shape[1]} elements in 16 partitions", src=src)
     if k > n or k >= hw.TOPK_RESULTS_LIMIT:
         fail("NKI089", f"val_dst asks for the {k} largest of {n}", val_dst=val_dst)
-    writable(val_dst=val_dst, idx_dst=idx_dst)
+    check.writable(val_dst=val_dst, idx_dst=idx_dst)
     if program.numeric:
         for first in range(0, src.shape[0], _CORE):
             rows = slice(first, first + _CORE)

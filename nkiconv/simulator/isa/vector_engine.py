@@ -8,38 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DTYPES, Array, convert, from_fp32
+from ..dtypes import DTYPES, INTEGERS, Array, convert, from_fp32
 from ..memory import PSUM
 from ..ops import BITVEC, Op
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
+from . import check
 from .enums import engine
-from .operands import (
-    alike,
-    binary_operator,
-    bitvec_dtypes,
-    is_number,
-    not_both_psum,
-    not_gpsimd_psum,
-    on_chip,
-    operator,
-    pick_engine,
-    read_fp32,
-    same_dtype,
-    scalar_operand,
-    scalar_operator,
-    scalar_values,
-    shaped,
-    writable,
-    write_fp32,
-)
 from .places import after_registers, index_tensors, indirect_params, settled
+from .values import read_fp32, rows, scalar_values, shaped, write, write_fp32
 
 _Engine = engine
 _INT32 = frozenset({"int32", "uint32"})
 _PREDICATES = ("uint8", "uint16", "uint32")
-_INTEGERS = tuple(name for name, info in DTYPES.items() if not info.is_float)
 
 #: (op0, op1) that the Scalar Engine of trn2 runs as tensor_scalar
 _SCALAR_ENGINE_OPS = (("multiply", "add"), ("multiply", None), ("add", None))
@@ -51,11 +33,11 @@ def memset(dst: NkiTensor, value: Any, engine: engine = engine.unknown, name: st
     Raises NkiError (NKI040-NKI043, NKI060). Source: isa memset.
     """
     program = current()
-    on_chip(dst=dst)
-    chosen = pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
-    not_gpsimd_psum(chosen, dst=dst)
+    check.on_chip(dst=dst)
+    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
+    check.not_psum(chosen, dst=dst)
     _check_fill(dst, value)
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         is_float = DTYPES[dst.dtype].is_float
         dst.storage.write(dst, from_fp32(np.asarray(value, dtype=np.float32), dst.dtype) if is_float else value)
@@ -65,7 +47,7 @@ def memset(dst: NkiTensor, value: Any, engine: engine = engine.unknown, name: st
 def _check_fill(dst: NkiTensor, value: Any) -> None:
     """A fill value is a number that dst's dtype holds (NKI060)."""
     info = DTYPES[dst.dtype]
-    if not is_number(value) and not (dst.dtype == "bool_" and isinstance(value, bool)):
+    if not check.is_number(value) and not (dst.dtype == "bool_" and isinstance(value, bool)):
         fail("NKI060", f"value={value!r} is not a number", dst=dst)
     if info.is_float:
         return
@@ -88,11 +70,11 @@ def tensor_copy(
     """
     program = current()
     to, origin = settled(dst), settled(src)
-    on_chip(dst=to, src=origin)
-    chosen = pick_engine(engine, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), _Engine.vector)
-    not_gpsimd_psum(chosen, dst=dst, src=src)
-    alike(dst=dst, src=src)
-    writable(dst=dst)
+    check.on_chip(dst=to, src=origin)
+    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), _Engine.vector)
+    check.not_psum(chosen, dst=dst, src=src)
+    check.alike(dst=dst, src=src)
+    check.writable(dst=dst)
     if program.numeric:
         values = origin.storage.read(origin)
         if src.dtype != dst.dtype:
@@ -115,20 +97,19 @@ def tensor_copy_predicated(
     Raises NkiError (NKI044, NKI045, NKI047, NKI051, NKI052, NKI061). Source: isa tensor_copy_predicated.
     """
     program = current()
-    on_chip(dst=dst, predicate=predicate)
-    if predicate.dtype not in _PREDICATES:
-        fail("NKI061", f"predicate has dtype {predicate.dtype}", predicate=predicate)
-    alike(dst=dst, predicate=predicate)
+    check.on_chip(dst=dst, predicate=predicate)
+    check.dtypes("NKI061", _PREDICATES, predicate=predicate)
+    check.alike(dst=dst, predicate=predicate)
     reads: tuple[NkiTensor, ...] = (predicate,)
     if type(src) is NkiTensor:
-        on_chip(src=src)
-        alike(dst=dst, src=src)
-        same_dtype(dst=dst, src=src)
-        not_both_psum(src=src, predicate=predicate)
+        check.on_chip(src=src)
+        check.alike(dst=dst, src=src)
+        check.same_dtype(dst=dst, src=src)
+        check.not_both_psum(src=src, predicate=predicate)
         reads = (predicate, src)
-    elif not is_number(src):
+    elif not check.is_number(src):
         fail("NKI051", f"src={src!r} is neither a number nor a tensor")
-    writable(dst=dst)
+    check.writable(dst=dst)
     if program.numeric:
         _copy_where(dst, src, predicate, reverse_pred)
     return program.record("vector", "tensor_copy_predicated", (dst,), reads, None, name)
@@ -137,24 +118,19 @@ def tensor_copy_predicated(
 def _copy_where(dst: NkiTensor, src: Any, predicate: NkiTensor, reverse: bool) -> None:
     mask = shaped(predicate.storage.read(predicate) != 0, dst)
     if type(src) is NkiTensor:
-        values = shaped(storage_values(src), dst)
+        values = shaped(src.storage.read(src), dst)
     else:
         values = from_fp32(np.array([src], dtype=np.float32), dst.dtype)
     dst.storage.write_where(dst, ~mask if reverse else mask, values)
 
 
-def storage_values(tensor: NkiTensor) -> Array:
-    """The elements an instruction reads, in the tensor's dtype."""
-    return tensor.storage.read(tensor)
-
-
 def _binary_engine(op: Op, asked: Any, **operands: NkiTensor) -> engine:
     """Engine of a tensor_tensor: power needs GpSimd; 32-bit ints prefer it; Vector otherwise."""
     if op.name == "power":
-        return pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd)
+        return check.pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd)
     native = all(t.dtype in _INT32 for t in operands.values()) and all(t.buffer is not PSUM for t in operands.values())
     default = _Engine.gpsimd if native and op.kind != BITVEC else _Engine.vector
-    return pick_engine(asked, (_Engine.vector, _Engine.gpsimd), default)
+    return check.pick_engine(asked, (_Engine.vector, _Engine.gpsimd), default)
 
 
 def tensor_tensor(
@@ -174,14 +150,14 @@ def tensor_tensor(
     Raises NkiError (NKI041, NKI042, NKI044, NKI045, NKI047, NKI048, NKI049, NKI050). Source: isa tensor_tensor.
     """
     program = current()
-    on_chip(dst=dst, data1=data1, data2=data2)
-    token = binary_operator("op", op)
-    bitvec_dtypes(token, dst=dst, data1=data1, data2=data2)
+    check.on_chip(dst=dst, data1=data1, data2=data2)
+    token = check.binary_operator("op", op)
+    check.bitvec_dtypes(token, dst=dst, data1=data1, data2=data2)
     chosen = _binary_engine(token, engine, dst=dst, data1=data1, data2=data2)
-    not_gpsimd_psum(chosen, dst=dst, data1=data1, data2=data2)
-    not_both_psum(data1=data1, data2=data2)
-    alike(dst=dst, data1=data1, data2=data2)
-    writable(dst=dst)
+    check.not_psum(chosen, dst=dst, data1=data1, data2=data2)
+    check.not_both_psum(data1=data1, data2=data2)
+    check.alike(dst=dst, data1=data1, data2=data2)
+    check.writable(dst=dst)
     if program.numeric:
         native = chosen is _Engine.gpsimd and token.name != "power"
         if token.kind == BITVEC or (native and {dst.dtype, data1.dtype, data2.dtype} <= _INT32):
@@ -196,9 +172,14 @@ def tensor_tensor(
 def _combine_integers(dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Op) -> None:
     """Native integer arithmetic and bit operations; results wrap to dst's width."""
     assert op.compute is not None
-    a, b = storage_values(data1), storage_values(data2)
+    a, b = data1.storage.read(data1), data2.storage.read(data2)
     out = np.asarray(op.compute(a, b.reshape(a.shape)))
-    dst.storage.write(dst, shaped(out.astype(DTYPES[dst.dtype].numpy), dst))
+    write(dst, out.astype(DTYPES[dst.dtype].numpy))
+
+
+def with_scalar(values: Array, op: Op, operand: Any, reverse: bool) -> Array:
+    """values op operand in fp32, of a scalar operand as instructions take it."""
+    return apply_scalar(values, op, None if op.unary else scalar_values(operand, values.ndim), reverse)
 
 
 def apply_scalar(values: Array, op: Op, operand: Any, reverse: bool) -> Array:
@@ -213,7 +194,7 @@ def _scalar_engine(asked: Any, op0: Op, op1: Op | None) -> engine:
     """Engine of a tensor_scalar (NKI041, NKI074): GpSimd for rsqrt, Vector for the rest, Scalar where it can."""
     names = (op0.name, op1.name if op1 else None)
     default = _Engine.gpsimd if "rsqrt" in names else _Engine.vector
-    chosen = pick_engine(asked, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), default)
+    chosen = check.pick_engine(asked, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), default)
     if chosen is not default and not (chosen is _Engine.scalar and names in _SCALAR_ENGINE_OPS):
         fail("NKI074", f"op0={names[0]}, op1={names[1]} on the {chosen.name} engine")
     return chosen
@@ -222,14 +203,14 @@ def _scalar_engine(asked: Any, op0: Op, op1: Op | None) -> engine:
 def tensor_scalar_operand(label: str, op: Op, value: Any, data: NkiTensor) -> tuple[NkiTensor, ...]:
     """Check one operand of a tensor_scalar op (NKI050, NKI051, NKI075); returns the tensor it reads, if any."""
     if op.unary:
-        if value is not None and not (is_number(value) and value == 0):
+        if value is not None and not (check.is_number(value) and value == 0):
             fail("NKI075", f"{label}={value!r} for the unary {op!r}", data=data)
         return ()
     if op.kind != BITVEC:
-        return scalar_operand(label, value, data)
-    if is_number(value) and not (math.isfinite(value) and int(value) == value):
+        return check.scalar_operand(label, value, data)
+    if check.is_number(value) and not (math.isfinite(value) and int(value) == value):
         fail("NKI050", f"{label}={value!r} is not an integer", data=data)
-    return scalar_operand(label, value, data, _INTEGERS)
+    return check.scalar_operand(label, value, data, INTEGERS)
 
 
 def tensor_scalar(
@@ -253,24 +234,24 @@ def tensor_scalar(
     Raises NkiError (NKI041, NKI042, NKI044, NKI045, NKI048-NKI051, NKI074-NKI076). Source: isa tensor_scalar.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    token0 = scalar_operator("op0", op0)
-    token1 = None if op1 is None else scalar_operator("op1", op1)
+    check.on_chip(dst=dst, data=data)
+    token0 = check.scalar_operator("op0", op0)
+    token1 = None if op1 is None else check.scalar_operator("op1", op1)
     if token1 is None and operand1 is not None:
         fail("NKI076", f"operand1={operand1!r} without op1", data=data)
     if token1 is not None and not token1.unary and operand1 is None:
         fail("NKI076", f"op1={token1!r} without operand1", data=data)
     if token1 is not None and token0.kind != token1.kind:
         fail("NKI050", f"op0={token0!r} and op1={token1!r} are of different kinds", data=data)
-    bitvec_dtypes(token0, dst=dst, data=data)
+    check.bitvec_dtypes(token0, dst=dst, data=data)
     chosen = _scalar_engine(engine, token0, token1)
-    not_gpsimd_psum(chosen, dst=dst, data=data)
-    alike(dst=dst, data=data)
+    check.not_psum(chosen, dst=dst, data=data)
+    check.alike(dst=dst, data=data)
     scalars = tensor_scalar_operand("operand0", token0, operand0, data)
     if token1 is not None:
         scalars += tensor_scalar_operand("operand1", token1, operand1, data)
-    not_gpsimd_psum(chosen, **{f"operand{i}": tensor for i, tensor in enumerate(scalars)})
-    writable(dst=dst)
+    check.not_psum(chosen, **{f"operand{i}": tensor for i, tensor in enumerate(scalars)})
+    check.writable(dst=dst)
     if program.numeric:
         steps = [(token0, operand0, reverse0)] + ([(token1, operand1, reverse1)] if token1 else [])
         _scalar_steps(dst, data, steps)
@@ -280,14 +261,14 @@ def tensor_scalar(
 
 def _scalar_steps(dst: NkiTensor, data: NkiTensor, steps: list[tuple[Op, Any, bool]]) -> None:
     if steps[0][0].kind == BITVEC:
-        values = storage_values(data)
+        values = data.storage.read(data)
         for op, operand, reverse in steps:
             values = apply_scalar(values, op, _integer_operand(op, operand, values, reverse), reverse)
-        dst.storage.write(dst, shaped(values.astype(DTYPES[dst.dtype].numpy), dst))
+        write(dst, values.astype(DTYPES[dst.dtype].numpy))
         return
     values = read_fp32(data)
     for op, operand, reverse in steps:
-        values = apply_scalar(values, op, None if op.unary else scalar_values(operand, values.ndim), reverse)
+        values = with_scalar(values, op, operand, reverse)
     write_fp32(dst, values)
 
 
@@ -296,7 +277,7 @@ def _integer_operand(op: Op, operand: Any, values: Array, reverse: bool) -> Any:
     if op.unary:
         return None
     if type(operand) is NkiTensor:
-        column = storage_values(operand).reshape(-1, *(1,) * (values.ndim - 1))
+        column = operand.storage.read(operand).reshape(-1, *(1,) * (values.ndim - 1))
     else:
         column = np.asarray(int(operand))
     is_count = op.name in ("left_shift", "right_shift") and not reverse
@@ -322,20 +303,16 @@ def scalar_tensor_tensor(
     Raises NkiError (NKI040, NKI043-NKI051). Source: isa scalar_tensor_tensor.
     """
     program = current()
-    on_chip(dst=dst, data=data, operand1=operand1)
-    token0, token1 = binary_operator("op0", op0), binary_operator("op1", op1)
-    if BITVEC in (token0.kind, token1.kind):
-        fail("NKI050", f"op0={token0!r}, op1={token1!r}: bitvec ops are not supported", data=data)
-    alike(dst=dst, data=data, operand1=operand1)
-    not_both_psum(data=data, operand1=operand1)
-    scalar = scalar_operand("operand0", operand0, data, tuple(DTYPES))
-    writable(dst=dst)
+    check.on_chip(dst=dst, data=data, operand1=operand1)
+    token0 = check.arithmetic("op0", check.binary_operator("op0", op0), data=data)
+    token1 = check.arithmetic("op1", check.binary_operator("op1", op1), data=data)
+    check.alike(dst=dst, data=data, operand1=operand1)
+    check.not_both_psum(data=data, operand1=operand1)
+    scalar = check.scalar_operand("operand0", operand0, data, tuple(DTYPES))
+    check.writable(dst=dst)
     if program.numeric:
-        assert token1.compute is not None
-        values = read_fp32(data)
-        values = apply_scalar(values, token0, scalar_values(operand0, values.ndim), reverse0)
-        other = read_fp32(operand1)
-        write_fp32(dst, apply_scalar(values, token1, other.reshape(values.shape), reverse1))
+        values = with_scalar(read_fp32(data), token0, operand0, reverse0)
+        write_fp32(dst, apply_scalar(values, token1, shaped(read_fp32(operand1), data), reverse1))
     params = {"op0": token0.name, "op1": token1.name}
     return program.record("vector", "scalar_tensor_tensor", (dst,), (data, operand1, *scalar), params, name)
 
@@ -359,19 +336,17 @@ def tensor_tensor_scan(
     Raises NkiError (NKI044, NKI045, NKI047, NKI048, NKI050, NKI051). Source: isa tensor_tensor_scan.
     """
     program = current()
-    on_chip(dst=dst, data0=data0, data1=data1)
-    token0, token1 = binary_operator("op0", op0), binary_operator("op1", op1)
-    if BITVEC in (token0.kind, token1.kind):
-        fail("NKI050", f"op0={token0!r}, op1={token1!r}: bitvec ops are not supported", data0=data0)
-    alike(dst=dst, data0=data0, data1=data1)
-    not_both_psum(data0=data0, data1=data1)
-    seed = scalar_operand("initial", initial, data0, tuple(DTYPES))
-    writable(dst=dst)
+    check.on_chip(dst=dst, data0=data0, data1=data1)
+    token0 = check.arithmetic("op0", check.binary_operator("op0", op0), data0=data0)
+    token1 = check.arithmetic("op1", check.binary_operator("op1", op1), data0=data0)
+    check.alike(dst=dst, data0=data0, data1=data1)
+    check.not_both_psum(data0=data0, data1=data1)
+    seed = check.scalar_operand("initial", initial, data0, tuple(DTYPES))
+    check.writable(dst=dst)
     if program.numeric:
-        partitions = data0.shape[0]
-        a, b = read_fp32(data0).reshape(partitions, -1), read_fp32(data1).reshape(partitions, -1)
+        a, b = rows(read_fp32(data0)), rows(read_fp32(data1))
         out = np.empty_like(a)
-        running = np.broadcast_to(np.asarray(scalar_values(initial, 2)).reshape(-1), (partitions,)).astype(np.float32)
+        running = np.broadcast_to(np.asarray(scalar_values(initial, 2)).reshape(-1), len(a)).astype(np.float32)
         for i in range(a.shape[1]):
             running = apply_scalar(apply_scalar(a[:, i], token0, running, reverse0), token1, b[:, i], reverse1)
             out[:, i] = running
@@ -386,17 +361,9 @@ def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Inst
     Raises NkiError (NKI040, NKI043-NKI046). Source: isa reciprocal.
     """
     program = current()
-    on_chip(dst=dst, data=data)
-    alike(dst=dst, data=data)
-    writable(dst=dst)
+    check.on_chip(dst=dst, data=data)
+    check.alike(dst=dst, data=data)
+    check.writable(dst=dst)
     if program.numeric:
         write_fp32(dst, np.reciprocal(read_fp32(data)))
     return program.record("vector", "reciprocal", (dst,), (data,), None, name)
-
-
-def predicate_operator(name: str, op: Any) -> Op:
-    """A comparison, for affine_select (NKI048)."""
-    token = operator(name, op)
-    if token.name not in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
-        fail("NKI048", f"{name}={op!r} is not a comparison")
-    return token

@@ -1,21 +1,23 @@
-"""Checks and conversions that every instruction shares: memories, partitions, access patterns, ops, engines."""
+"""Checks that instructions share: memories, partitions, access patterns, dtypes, ops, engines."""
 
 from __future__ import annotations
 
 import functools
 import numbers
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from .. import hardware as hw
-from ..dtypes import DTYPES, Array, from_fp32, to_fp32
+from ..dtypes import DTYPES
 from ..memory import PSUM
 from ..ops import BITVEC, UNARY_GEN4, Op
 from ..rules import fail
 from ..tensor import NkiTensor
 from ..views import Ints
 from .enums import engine as Engine
+from .values import first_partition, free_size
 
 
 def tensors(*, indirect: bool = False, **operands: Any) -> None:
@@ -61,11 +63,8 @@ def _walk(name: str, tensor: NkiTensor) -> int:
     step = hw.PARTITIONS if count > 64 else 64 if count > hw.QUADRANT_PARTITIONS else hw.QUADRANT_PARTITIONS
     if start % step:
         last = start + count - 1
-        fail(
-            "NKI043",
-            f"{name} covers partitions {start}..{last}; {count} start at multiples of {step}",
-            **{name: tensor},
-        )
+        detail = f"{name} covers partitions {start}..{last}; {count} start at multiples of {step}"
+        fail("NKI043", detail, **{name: tensor})
     runs = _free_runs(tensor.shape, tensor.strides)
     if runs is None:
         n, s = next(axis for axis in zip(tensor.shape[1:], tensor.strides[1:], strict=True) if _too_long(*axis))
@@ -96,13 +95,13 @@ def _free_runs(shape: Ints, strides: Ints) -> int | None:
     return runs
 
 
-def first_partition(tensor: NkiTensor) -> int:
-    """Partition that an on-chip view starts at: within its storage, and of the core where it has an address."""
-    address = tensor.storage.info.address
-    return tensor.partition_start() + (address[0] if address else 0)
+def on_gpsimd(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
+    """Every operand is an SBUF view that GpSimd can walk (NKI042, and those of `on_chip`)."""
+    on_chip(free_dims, **operands)
+    not_psum(Engine.gpsimd, **operands)
 
 
-def not_gpsimd_psum(chosen: Engine, **operands: NkiTensor) -> None:
+def not_psum(chosen: Engine, **operands: NkiTensor) -> None:
     """GpSimd reads and writes SBUF only (NKI042)."""
     if chosen is Engine.gpsimd:
         for name, tensor in operands.items():
@@ -116,10 +115,9 @@ def enum_member(name: str, value: Any, kind: type) -> None:
         fail("NKI030", f"{name}={value!r} is not a member of nisa.{kind.__name__}")
 
 
-def pick_engine(asked: Any, allowed: tuple[Engine, ...], default: Engine) -> Engine:
+def pick_engine(asked: Engine, allowed: tuple[Engine, ...], default: Engine) -> Engine:
     """The engine that runs an instruction: the one asked for if it can (NKI041), else the default."""
-    if type(asked) is not Engine:
-        fail("NKI030", f"engine={asked!r} is not a member of nisa.engine")
+    enum_member("engine", asked, Engine)
     if asked is Engine.unknown:
         return default
     if asked not in allowed:
@@ -128,23 +126,30 @@ def pick_engine(asked: Any, allowed: tuple[Engine, ...], default: Engine) -> Eng
     return asked
 
 
-def free_size(tensor: NkiTensor) -> int:
-    """Elements a partition."""
-    return tensor.size // tensor.shape[0]
-
-
 def alike(**operands: NkiTensor) -> None:
     """Same partitions (NKI044) and same elements a partition (NKI045)."""
     items = iter(operands.items())
-    first_name, first = next(items)
+    _, first = next(items)
     for name, tensor in items:
         if tensor.shape == first.shape:
             continue
+        same_partitions(**operands)
+        holds(free_size(tensor), name, **operands)
+
+
+def same_partitions(**operands: NkiTensor) -> None:
+    """Same partitions (NKI044)."""
+    (first_name, first), *others = operands.items()
+    for name, tensor in others:
         if tensor.shape[0] != first.shape[0]:
             fail("NKI044", f"{first_name} has {first.shape[0]} partitions, {name} {tensor.shape[0]}", **operands)
-        size, expected = free_size(tensor), free_size(first)
-        if size != expected:
-            fail("NKI045", f"{first_name} has {expected} elements a partition, {name} {size}", **operands)
+
+
+def holds(count: int, what: str, **operands: NkiTensor) -> None:
+    """The first operand has `count` elements a partition, as `what` has (NKI045)."""
+    name, tensor = next(iter(operands.items()))
+    if free_size(tensor) != count:
+        fail("NKI045", f"{name} has {free_size(tensor)} elements a partition, {what} {count}", **operands)
 
 
 def not_both_psum(**operands: NkiTensor) -> None:
@@ -209,12 +214,34 @@ def scalar_operator(name: str, op: Any) -> Op:
     return token
 
 
+def comparison(name: str, op: Any) -> Op:
+    """A comparison (NKI048)."""
+    token = operator(name, op)
+    if token.name not in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+        fail("NKI048", f"{name}={op!r} is not a comparison")
+    return token
+
+
+def arithmetic(name: str, token: Op, **operands: NkiTensor) -> Op:
+    """An operator that does not work on bits (NKI050)."""
+    if token.kind == BITVEC:
+        fail("NKI050", f"{name}={token!r}: bitvec ops are not supported", **operands)
+    return token
+
+
 def bitvec_dtypes(op: Op, **operands: NkiTensor) -> None:
     """Bitvec operators take integer tensors (NKI050)."""
     if op.kind == BITVEC:
         for name, tensor in operands.items():
             if DTYPES[tensor.dtype].is_float:
                 fail("NKI050", f"{op!r} on {name} of dtype {tensor.dtype}", **{name: tensor})
+
+
+def dtypes(rule: str, accepted: Collection[str], **operands: NkiTensor) -> None:
+    """Each operand has one of these dtypes, or else `rule`."""
+    for name, tensor in operands.items():
+        if tensor.dtype not in accepted:
+            fail(rule, f"{name} has dtype {tensor.dtype}, accepted: {', '.join(accepted)}", **{name: tensor})
 
 
 def same_dtype(**operands: NkiTensor) -> None:
@@ -225,44 +252,24 @@ def same_dtype(**operands: NkiTensor) -> None:
 
 def is_number(value: Any) -> bool:
     """A compile-time number (not a bool)."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return type(value) in (float, int) or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
 def scalar_operand(
-    name: str, value: Any, data: NkiTensor, dtypes: tuple[str, ...] = ("float32",), rule: str = "NKI051"
+    name: str, value: Any, data: NkiTensor, accepted: Collection[str] = ("float32",), rule: str = "NKI051"
 ) -> tuple[NkiTensor, ...]:
-    """A number, or a [P, 1] tile of one of `dtypes`, or else `rule`. Returns the tensors it reads (one or none)."""
-    if is_number(value):
-        return ()
+    """A number, or a [P, 1] tile of an accepted dtype, or else `rule`. Returns the tensors it reads (one or none)."""
     if type(value) is not NkiTensor:
+        if is_number(value):
+            return ()
         fail(rule, f"{name}={value!r} is neither a number nor a tensor", data=data)
     on_chip(hw.FREE_DIMS_MAX, **{name: value})
-    if value.dtype not in dtypes:
-        fail(rule, f"{name} has dtype {value.dtype}, accepted: {', '.join(dtypes)}", **{name: value})
-    if value.shape[0] != data.shape[0] or free_size(value) != 1:
-        fail(rule, f"{name} has shape {value.shape}, expected ({data.shape[0]}, 1)", **{name: value, "data": data})
-    return (value,)
+    dtypes(rule, accepted, **{name: value})
+    return column(name, value, data, rule)
 
 
-def scalar_values(value: Any, ndim: int) -> Any:
-    """A scalar operand as fp32 that broadcasts over the free dims of an `ndim`-dimensional array."""
-    if type(value) is not NkiTensor:
-        return np.float32(value)
-    column = to_fp32(value.storage.read(value))
-    return column.reshape(value.shape[0], *(1,) * (ndim - 1))
-
-
-def read_fp32(tensor: NkiTensor) -> Array:
-    """An operand as the engines see it: fp32, in its own shape."""
-    return to_fp32(tensor.storage.read(tensor))
-
-
-def shaped(values: Array, like: NkiTensor) -> Array:
-    """Values in another shape with the same elements in the same order."""
-    return values if values.shape == like.shape else values.reshape(like.shape)
-
-
-def write_fp32(dst: NkiTensor, values: Array) -> None:
-    """Cast an fp32 result to dst's dtype and store it."""
-    out = values if dst.dtype == "float32" else from_fp32(np.asarray(values, dtype=np.float32), dst.dtype)
-    dst.storage.write(dst, shaped(out, dst))
+def column(name: str, tile: NkiTensor, data: NkiTensor, rule: str) -> tuple[NkiTensor]:
+    """A tile of one element for each of data's partitions, or else `rule`."""
+    if tile.shape[0] != data.shape[0] or free_size(tile) != 1:
+        fail(rule, f"{name} has shape {tile.shape}, expected ({data.shape[0]}, 1)", **{name: tile, "data": data})
+    return (tile,)
