@@ -137,7 +137,7 @@ def test_the_headline_is_the_share_of_flops():
     share = f"{ours / (ours + theirs):.1%} of {ours + theirs:,} flops of convolutions are nkiconv's"
     first, second = str(report).splitlines()[:2]
     assert first == f"On example_inputs, {share}; the others: aten::convolution {theirs:,}"
-    assert second.startswith("1 of 2 convolution modules")
+    assert second == "2 of 2 convolutions are nkiconv's, 1 of them by functions that their layers call"
     assert report.as_dict()["flops"] == {"nkiconv": ours, "torch": theirs, "fraction": report.measured.fraction}
 
 
@@ -218,7 +218,7 @@ def test_functions_of_a_model_s_file(file):
     report = convert(model)
     assert [(entry.operator, entry.swapped) for entry in report.entries] == [("causal_conv1d", False), ("conv1d", True)]
     assert report.entries[0].function == f"causal_conv1d_fn of {FILE}"
-    assert str(report).startswith("1 of 2 convolution modules swapped for nkiconv's, 1 by functions that are nkiconv's")
+    assert str(report).startswith("2 of 2 convolutions are nkiconv's, 1 of them by functions that their layers call")
     assert not report.kept
     torch.testing.assert_close(report.model(X), expected)
     torch.testing.assert_close(report.model[0](X[..., :1], states[1]), step)

@@ -276,6 +276,22 @@ def test_reports_count_what_is_fused():
         assert any(one["fused"] for kind in ("chains", "doublings", "layers", "blocks") for one in rows[kind])
 
 
+def test_alike_rows_of_a_report_are_one():
+    """With names beside a module in short; what stays comes first, and a folded norm is no norm that is apart."""
+    blocks = (made(fm.Block.forward, fm.Block) for _ in range(3))
+    report = convert(drawn(nn.Sequential(*blocks, nn.Conv2d(C, C, 3, dtype=torch.cfloat))).eval(), fuse=True)
+    rows = [line.split() for line in str(report).splitlines()]
+    first, *_ = rows[next(i for i, row in enumerate(rows) if row[:1] == ["name"]) + 2 :]
+    assert first[:2] == ["3", "Conv2d"]
+    norms = [" ".join(row) for row in rows if "norm" in row[1:4]]
+    second = "0.norm2 +2 more norm one call with act -> dropout -> conv2 -> sum; statistics from"
+    assert norms == ["0.norm1 +2 more norm one call with act -> conv1", second]
+    model = nn.Sequential(nn.Conv2d(C, C, 3), nn.BatchNorm2d(C), nn.ReLU()).eval()
+    lines = str(convert(model, fuse=True, fold_batchnorm=True))
+    assert "folded into 0" in lines
+    assert "norms fused" not in lines
+
+
 def changed_input(m, x, t):
     z = m.norm1(x)
     x.mul_(2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,20 +198,19 @@ class Report:
         """A summary in words: first the share of flops, if it was measured."""
         if self.measured is not None:
             yield f"On example_inputs, {self.measured}"
-        functions = f", {len(self.by_function)} by functions that are nkiconv's" if self.by_function else ""
-        text = f"{len(self.swapped)} of {len(self.entries)} convolution modules swapped for nkiconv's{functions}"
-        if self.measured is None:
-            text += "; their share of flops is not known: give convert example_inputs"
-        yield text
+        functions = f", {len(self.by_function)} of them by functions that their layers call" if self.by_function else ""
+        count = len(self.swapped) + len(self.by_function)
+        text = f"{count} of {len(self.entries)} convolutions are nkiconv's{functions}"
+        yield text if self.measured else f"{text}; example_inputs would tell their share of the flops"
         if self.functional:
             yield "torch's convolution functions are nkiconv's in the model's forward"
         if ends := sum(bool(entry.epilogue) for entry in self.entries):
             yield f"{ends} convolutions with the sum or the activation after them in their call"
-        if self.chains:
-            fused = sum(map(self._is_fused, self.chains))
-            known = sum(bool(chain.statistics) for chain in self.chains)
+        if self._norms:
+            fused = sum(map(self._is_fused, self._norms))
+            known = sum(bool(chain.statistics) for chain in self._norms)
             more = f", {known} with statistics from the one before" if known else ""
-            yield f"{fused} of {len(self.chains)} norms fused with a convolution{more}"
+            yield f"{fused} of {len(self._norms)} norms fused with a convolution{more}"
         for kind, words in _TOLD.items():
             if found := self._found[kind]:
                 yield f"{sum(one.fused for one in found)} of {len(found)} {words}"
@@ -231,31 +231,38 @@ class Report:
     def _found(self) -> dict[str, Sequence[Any]]:
         return {"chains": self.chains, "doublings": self.doublings, "layers": self.layers, "blocks": self.blocks}
 
+    @property
+    def _norms(self) -> list[Chain]:
+        """The chains but for norms that are folded, which have a row of their own."""
+        folded = {fold.batchnorm for fold in self.folds if fold.folded}
+        return [chain for chain in self.chains if chain.norm not in folded]
+
     def table(self) -> Table:
-        """One row a convolution, then one a batch norm, then one a chain."""
+        """Convolutions, those that stay first, then batch norms and chains; alike ones share a row."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for heading in ("name", "module", "weight", "operator"):
             table.add_column(heading, overflow="fold")
         table.add_column("stays as it is because, or runs by", overflow="fold", ratio=1)
-        for entry in self.entries:
-            table.add_row(
-                Text(entry.name or "(the model)"),
-                entry.kind,
-                "x".join(map(str, entry.weight)) or "-",
-                ", ".join([entry.operator or "-", *["packed"] * entry.packed, *self._epilogue(entry)]),
-                Text(entry.reason or entry.function or entry.packing),
-            )
+        kept_first = sorted(self.entries, key=lambda entry: not entry.reason)
+        for names, cells in _alike((entry.name, self._cells(entry)) for entry in kept_first):
+            table.add_row(names, *map(Text, cells))
         for kind, rows in self._rows():
             if rows:
                 table.add_section()
-            for name, words in rows:
-                table.add_row(Text(name or "(the model)"), kind, "", "", Text(words))
+            for names, (words,) in _alike((name, (_beside(name, words),)) for name, words in rows):
+                table.add_row(names, kind, "", "", Text(words))
         return table
+
+    def _cells(self, entry: Entry) -> tuple[str, ...]:
+        """What stands beside a convolution's name."""
+        operator = ", ".join([entry.operator or "-", *["packed"] * entry.packed, *self._epilogue(entry)])
+        weight = "x".join(map(str, entry.weight)) or "-"
+        return entry.kind, weight, operator, entry.reason or entry.function or entry.packing
 
     def _rows(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         """(kind, (name, result) of each) of the modules that are no convolutions."""
         yield "batch norm", [(one.batchnorm, one.reason or str(one)) for one in self.folds]
-        yield "norm", [(one.norm, self._of_chain(one)) for one in self.chains]
+        yield "norm", [(one.norm, self._of_chain(one)) for one in self._norms]
         yield "upsampling", [(one.name, one.reason or str(one)) for one in self.doublings]
         yield "layer of images", [(one.name, self._of_layer(one)) for one in self.layers]
         yield "rows", [(one.name, one.reason or str(one)) for one in self.blocks]
@@ -288,3 +295,18 @@ class Report:
         screen.print(self.table())
         assert isinstance(screen.file, io.StringIO)
         return "\n".join(line.rstrip() for line in screen.file.getvalue().rstrip().splitlines())
+
+
+def _alike(rows: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[Text, tuple[str, ...]]]:
+    """(names, cells) of rows whose cells are equal: the first name, and how many more."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in rows:
+        found.setdefault(cells, []).append(name or "(the model)")
+    for cells, names in found.items():
+        yield Text(f"{names[0]} +{len(names) - 1} more" if len(names) > 1 else names[0]), cells
+
+
+def _beside(name: str, words: str) -> str:
+    """Words about a module, with names of modules beside it without the names of those that hold both."""
+    parent, _, own = name.rpartition(".")
+    return re.sub(rf"(?<![\w.]){re.escape(parent)}\.(?!{re.escape(own)}\b)", "", words) if parent else words
