@@ -27,55 +27,30 @@ if TYPE_CHECKING:
     from .launch import Execution, Kernel, LaunchedKernel, execute, jit, simulate
     from .program import Instruction
 
-__all__ = [
-    "ArraySpec",
-    "CapacityWarning",
-    "Execution",
-    "Installation",
-    "Instruction",
-    "Kernel",
-    "KernelAssertionError",
-    "LaunchedKernel",
-    "NkiError",
-    "NkiInstalledError",
-    "NkiValidationError",
-    "NotSimulatedError",
-    "OverwriteWarning",
-    "RaceWarning",
-    "TensorTruthWarning",
-    "compiler",
-    "execute",
-    "install",
-    "isa",
-    "jit",
-    "language",
-    "simulate",
-    "typing",
-]
-
-#: The modules in which names are, each imported at its first use: who needs constants alone does not wait for the rest.
+#: The modules that names are in, each imported at its first use: who needs constants alone does not wait for the rest.
 _HOMES = {
-    "ArraySpec": "arguments",
-    "CapacityWarning": "errors",
-    "Execution": "launch",
-    "Installation": "installation",
-    "Instruction": "program",
-    "Kernel": "launch",
-    "KernelAssertionError": "errors",
-    "LaunchedKernel": "launch",
-    "NkiError": "errors",
-    "NkiInstalledError": "installation",
-    "NkiValidationError": "errors",
-    "NotSimulatedError": "errors",
-    "OverwriteWarning": "errors",
-    "RaceWarning": "errors",
-    "TensorTruthWarning": "errors",
-    "execute": "launch",
-    "install": "installation",
-    "jit": "launch",
-    "simulate": "launch",
+    name: home
+    for home, names in {
+        "arguments": ("ArraySpec",),
+        "errors": (
+            "CapacityWarning",
+            "KernelAssertionError",
+            "NkiError",
+            "NkiValidationError",
+            "NotSimulatedError",
+            "OverwriteWarning",
+            "RaceWarning",
+            "TensorTruthWarning",
+        ),
+        "installation": ("Installation", "NkiInstalledError", "install"),
+        "launch": ("Execution", "Kernel", "LaunchedKernel", "execute", "jit", "simulate"),
+        "program": ("Instruction",),
+    }.items()
+    for name in names
 }
 _MODULES = {"compiler": "compiler", "isa": "isa", "language": "language", "typing": "declarations"}
+
+__all__ = [*_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -87,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_MODULES})
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import elementwise
-from ..documented import LANGUAGE_REFUSED
+from ..documented import LANGUAGE_CALLS, LANGUAGE_CONSTANTS, LANGUAGE_GEN4, LANGUAGE_GRIDS, LANGUAGE_REFUSED
 from ..dtypes import DTYPES, GEN4_DTYPES
 from ..elementwise import cos, logical_not, negative, tan
 from ..memory import MemoryRegion
@@ -32,84 +32,14 @@ from .rounding import ceil, floor, trunc
 from .sizes import tile_size
 from .transfers import device_print, load, store
 
-__all__ = [
-    "MemoryRegion",
-    "NKIObject",
-    "NkiBlockGrid",
-    "NkiGrid",
-    "NkiTensor",
-    "NkiTileGrid",
-    "affine_range",
-    "all",
-    "alloc_blocks",
-    "alloc_tiles",
-    "blocks",
-    "broadcast_to",
-    "ceil",
-    "cos",
-    "device_print",
-    "dropout",
-    "ds",
-    "dynamic_range",
-    "empty_like",
-    "expand_dims",
-    "floor",
-    "fori_loop",
-    "full",
-    "gather_flattened",
-    "hbm",
-    "is_hbm",
-    "is_on_chip",
-    "is_psum",
-    "is_sbuf",
-    "load",
-    "load_transpose2d",
-    "logical_not",
-    "matmul",
-    "max",
-    "mean",
-    "min",
-    "ndarray",
-    "negative",
-    "no_reorder",
-    "num_programs",
-    "ones",
-    "private_hbm",
-    "prod",
-    "program_id",
-    "program_ndim",
-    "psum",
-    "rand",
-    "random_seed",
-    "rms_norm",
-    "sbuf",
-    "sequential_range",
-    "shared_constant",
-    "shared_hbm",
-    "shared_identity_matrix",
-    "softmax",
-    "static_range",
-    "store",
-    "sum",
-    "tan",
-    "tile_size",
-    "tiles",
-    "transpose",
-    "trunc",
-    "var",
-    "where",
-    "while_loop",
-    "zeros",
-    "zeros_like",
-]
+#: The documented names, those of trn3, and two of NKI 0.6.
+__all__ = [*LANGUAGE_CALLS, *LANGUAGE_CONSTANTS, *LANGUAGE_GRIDS, *LANGUAGE_GEN4, "MemoryRegion", "dynamic_range"]
 
 for _name in (*DTYPES, *GEN4_DTYPES):  # a gen4 dtype can be named and compared with, not used
     globals()[_name] = _name
 Op.lower = staticmethod(elementwise.apply)
-for _name, _op in OPS.items():
-    globals()[_name] = _op
-__all__ += [*DTYPES, *GEN4_DTYPES, *OPS]
-del _name, _op
+globals().update(OPS)
+del _name
 
 
 def __getattr__(name: str) -> Any:
