@@ -185,7 +185,11 @@ def test_launches_and_times_of_statistics():
         "norm_scale_shift", ((1, 2, C, 3), "fp32"), (((C,), "fp32"), ((C,), "fp32")), ("group", 2, 1e-5)
     )
     assert found.statistics_us == sum(row.calls * taken(row.statistics, 1)[0] for row in found.statistics) > 0
-    assert f"{found.statistics_us:,.1f} us more, 3 launches" in str(found)
+    assert found.totals == (
+        ("statistics of norms", 3, found.statistics_us),
+        ("with statistics", 0, found.modelled_us + found.statistics_us),
+    )
+    assert "fused calls also compute norms" in " ".join(str(found).split())
     document = found.as_dict()
     assert (found.launches, document["launches"], len(document["statistics"])) == (6, 6, 2)
     assert document["hbm_bytes"] == found.hbm_bytes

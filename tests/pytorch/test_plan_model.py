@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch_models import build
 from nkiconv import ConvProblem, NkiconvError, launches, pytorch
 from nkiconv.planner import Asked
 from nkiconv.pytorch import plan_model
+from nkiconv.pytorch.models.advice import _reasons
 from nkiconv.pytorch.models.launch_costs import launch_cost
 from nkiconv.pytorch.models.recording import DATA, FAKE, record
 
@@ -250,3 +252,31 @@ def test_a_plan_counts_its_launches():
         assert told[f"launches, {mode}"][2:] == ["3", f"{us:,.1f}"]
         assert told["with launches"][-1] == f"{found.total_us:,.1f}"
         assert lines[0] == str(plain).splitlines()[0]
+
+
+def test_what_print_shows_of_long_names_and_shapes():
+    """A name loses its front, with a sign; a shape is wrapped, and no line is longer than a screen."""
+    layers = nn.Sequential(OrderedDict({"a_long_name_of_a_stage": nn.Conv3d(1, 16, 3, padding=1, bias=False)}))
+    found = plan_model(nn.Sequential(layers), [torch.zeros(2, 1, 16, 24, 30)], quick=True)
+    assert (found.fused_note, found.totals) == ("", ())
+    lines = str(found).splitlines()
+    assert [line[:18].strip() for line in lines[3:5]] == ["…g_name_of_a_stage", ""]
+    assert "2 1 16 24 30 -> 16 16 24 30" in " ".join(line[25:47].strip() for line in lines[3:5])
+    assert found.rows[0].plan.algorithm in lines[3]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "said"),
+    [
+        (nn.Conv1d, (64, 64, 4, 1, 0, 1, 64), ""),
+        (nn.Conv1d, (64, 64, 31, 1, 0, 1, 64), "an output channel reads one input channel, so most"),
+        (nn.Conv1d, (1, 64, 4), "1 input and 64 outputs per group leave part"),
+    ],
+)
+def test_reasons_of_rows(kind, arguments, said):
+    """A depthwise convolution that the Tensor Engine does not bound has none about its array."""
+    [row] = plan_model(nn.Sequential(kind(*arguments)), [torch.zeros(1, arguments[0], 1000)], quick=True).rows
+    reasons = "; ".join(_reasons(row.plan))
+    assert said in reasons
+    assert said or "group" not in reasons

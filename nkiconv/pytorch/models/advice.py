@@ -146,8 +146,15 @@ def _reasons(plan: Plan) -> Iterator[str]:
     rows, columns = problem.C // problem.groups, problem.K // problem.groups
     if problem.direction == "wgrad":
         yield f"a filter gradient sums over positions, so {problem.dtype} x and gy are transposed on the Tensor Engine"
+    elif problem.is_depthwise:
+        if plan.bound_by == "tensor":
+            yield "an output channel reads one input channel, so most of what the array multiplies by is zeros"
     elif min(rows, columns) < PARTITIONS:
-        few = [f"{count} {name}" for count, name in ((rows, "inputs"), (columns, "outputs")) if count < PARTITIONS]
+        few = [
+            f"{count} {name}{'s' * (count > 1)}"
+            for count, name in ((rows, "input"), (columns, "output"))
+            if count < PARTITIONS
+        ]
         yield f"{' and '.join(few)} per group leave part of the 128 x 128 array idle unless taps are packed into it"
     elif rows % PARTITIONS or columns % PARTITIONS:
         yield f"{rows} inputs and {columns} outputs per group are no multiples of 128: the last tile is part full"

@@ -32,8 +32,8 @@ from .statistics_plan import StatisticsRow, rows_of
 #: Instructions of a core above which neuronx-cc refuses a graph, as users report it (HunyuanImage 3's decoder, 10.7
 #: million against 10); a kernel alone is refused from half of that on.
 GRAPH_INSTRUCTIONS_MAX = 10_000_000
-#: Rows that `print` shows, and characters of a layer, a shape and an algorithm there, so that a line has 80 at most.
-PRINTED, LAYER, SHAPE, ALGORITHM = 12, 16, 22, 13
+#: Rows that `print` shows, and characters of a layer there and of a line of another cell.
+PRINTED, LAYER, CELL = 12, 18, 22
 #: Called with the current step and the share of it that is done; None while that is unknown.
 Advance = Callable[[str, "float | None"], None]
 
@@ -112,20 +112,19 @@ class ModelPlan:
 
     def __str__(self) -> str:
         """A table of the longest rows, their sum, and advice for the slowest."""
-        headings = "layer", "calls", "shape", "algorithm", "us", "share", "of the limit"
+        headings = "layer", "calls", "shape", "algorithm", "us", "limit"
         rows = [_printed(self, row) for row in self.rows[:PRINTED]]
         if len(self.rows) > PRINTED:
             rest = self.rows[PRINTED:]
-            share = sum(map(self.share, rest))
-            rows.append((f"{len(rest)} more", "", "", "", f"{sum(row.us for row in rest):,.1f}", f"{share:.0%}", ""))
-        rows.append(("sum", "", "", "", f"{self.modelled_us:,.1f}", "", f"{self.roofline_fraction:.0%}"))
-        rows += [(name, str(calls or ""), "", "", f"{us:,.1f}", "", "") for name, calls, us in self.totals]
+            rows.append((f"{len(rest)} more", "", "", "", f"{sum(row.us for row in rest):,.1f}", ""))
+        rows.append(("sum", "", "", "", f"{self.modelled_us:,.1f}", f"{self.roofline_fraction:.0%}"))
+        rows += [(name, str(calls or ""), "", "", f"{us:,.1f}", "") for name, calls, us in self.totals]
         cores = "2 cores" if self.lnc == 2 else "1 core"
-        head = f"convolutions on trn2, {cores}, modelled us of all calls"
-        said = [self.fusing, self.statistics_note, self.launch_note]
+        head = f"convolutions on trn2, {cores}, modelled us of all calls, share of the limit"
+        said = [self.fusing, self.fused_note, self.launch_note]
         notes = [*map(str, self.advice), *filter(None, said), str(self.flops)]
         wrapped = [line for note in notes for line in textwrap.wrap(note, SCREEN, subsequent_indent="  ")]
-        return "\n".join([head, *table(headings, rows, right=(1, 4, 5, 6)), *wrapped])
+        return "\n".join([head, *table(headings, rows, right=(1, 4, 5), most=CELL), *wrapped])
 
     @property
     def quick(self) -> bool:
@@ -143,13 +142,14 @@ class ModelPlan:
         return sum(row.calls * row.us for row in self.statistics)
 
     @property
-    def statistics_note(self) -> str:
-        """The time, launches and bytes of statistics, in words; "" without any."""
-        if not self.statistics:
+    def fused_note(self) -> str:
+        """What fused calls compute besides, in words; "" without any."""
+        if not self.report.fuses:
             return ""
-        calls = sum(row.calls for row in self.statistics)
-        size = sum(row.calls * row.hbm_bytes for row in self.statistics) / 1e6
-        return f"statistics of norms: {self.statistics_us:,.1f} us more, {calls} launches, {size:,.1f} MB of HBM"
+        return (
+            "fused calls also compute norms, activations, sums or splits; without fusing these are passes of their "
+            "own, which no sum counts, so the two sums do not compare"
+        )
 
     @property
     def launches(self) -> int:
@@ -168,14 +168,15 @@ class ModelPlan:
 
     @property
     def totals(self) -> tuple[tuple[str, int, float], ...]:
-        """(name, launches or 0, us) of the rows below the sum, with the cost of launches; empty without a mode."""
-        cost = self.launch_cost
-        if cost is None:
-            return ()
-        statistics = [("statistics", sum(row.calls for row in self.statistics), self.statistics_us)]
-        return *statistics * bool(self.statistics), (f"launches, {cost.mode}", cost.launches, cost.us), (
-            "with launches", 0, self.total_us,
-        )  # fmt: skip
+        """(name, launches or 0, us) of the rows below the sum: statistics, launches where a mode was asked for, and all
+        together; empty without both."""
+        cost, found = self.launch_cost, []
+        if self.statistics:
+            found.append(("statistics of norms", sum(row.calls for row in self.statistics), self.statistics_us))
+        if cost is not None:
+            found.append((f"launches, {cost.mode}", cost.launches, cost.us))
+        together = "with statistics" if cost is None else "with launches"
+        return (*found, (together, 0, self.total_us)) if found else ()
 
     @property
     def launch_note(self) -> str:
@@ -289,14 +290,14 @@ class ModelPlan:
 
 def _printed(found: ModelPlan, row: Row) -> tuple[str, ...]:
     """A row of the table that `print` shows."""
-    name = f"{row.layers[0] or '(the model)'}{f' +{len(row.layers) - 1}' if len(row.layers) > 1 else ''}"
-    if row.convolved.direction != "forward":
-        name = f"{name} {row.convolved.direction}"
+    more = f" +{len(row.layers) - 1}" if len(row.layers) > 1 else ""
+    more += "" if row.convolved.direction == "forward" else f" {row.convolved.direction}"
+    name, room = row.layers[0] or "(the model)", LAYER - len(more)
+    name = f"{name if len(name) <= room else f'…{name[1 - room :]}'}{more}"
     shape, _ = problem_words(row.convolved.problem, row.convolved.asked)
     if row.plan is None:
-        return name[-LAYER:], str(row.calls), shape, "no plan", "-", "-", "-"
-    numbers = f"{row.us:,.1f}", f"{found.share(row):.0%}", f"{row.plan.roofline_fraction:.0%}"
-    return name[-LAYER:], str(row.calls), shape[:SHAPE], row.plan.algorithm[:ALGORITHM], *numbers
+        return name, str(row.calls), shape, "no plan", "-", "-"
+    return name, str(row.calls), shape, row.plan.algorithm, f"{row.us:,.1f}", f"{row.plan.roofline_fraction:.0%}"
 
 
 def _ignore(_what: str, _share: float | None) -> None:

@@ -185,6 +185,11 @@ class Report:
         """The convolutions that stay modules of torch while a function, nkiconv's now, is called with their filters."""
         return tuple(entry for entry in self.entries if entry.function)
 
+    @property
+    def fuses(self) -> bool:
+        """Whether any call computes a chain."""
+        return any(self._is_fused(one) for found in self._found.values() for one in found)
+
     def share(self, *inputs: Any, **named: Any) -> Share:
         """nkiconv's share of the convolutions' flops in one run of the model's forward.
 

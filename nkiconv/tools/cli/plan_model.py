@@ -272,12 +272,12 @@ def _notes(found: ModelPlan) -> Iterator[str]:
         "what is between them"
     )
     yield str(found.flops)
-    if found.statistics:
-        yield found.statistics_note
+    if found.fused_note:
+        yield found.fused_note
     if found.launch_note:
         yield found.launch_note
     if found.quick:
-        yield "times are of what a device takes where no plan is cached; --search looks for faster ones and keeps them"
+        yield "these are the plans that a device takes if none is cached; --search looks for faster ones and keeps them"
     if found.cache_bytes:
         size = f"{found.cache_bytes / 1e6:,.1f} MB"
         yield f"where a video comes in chunks, convolutions keep {size} of frames for the next"
