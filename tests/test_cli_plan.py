@@ -16,7 +16,7 @@ from nkiconv import ConvProblem, Plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Alternative, Rejection, cache, entry
 from nkiconv.planner.entry import answer
-from nkiconv.tools.suites import crossover
+from nkiconv.tools.suites import crossover, csv_rows
 from nkiconv.tools.suites.crossover import Change, Sweep
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "here")]
@@ -207,7 +207,7 @@ def test_markdown_and_csv(fake, tmp_path):
     assert lines[0].startswith("| S | algorithm |")
     assert {line.count("|") for line in lines[:4]} == {len(crossover.HEADINGS) + 2}
     assert lines[-1] == "- mixed up to S=5, banded from S=6 (mixed takes 1.50 x there)"
-    crossover.write(tmp_path / "sweep.csv", found)
+    csv_rows.write(tmp_path / "sweep.csv", found.as_rows())
     with (tmp_path / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["value"]) for row in rows] == [point.value for point in found.points]

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import nkiconv
 from nkiconv.pytorch.computers import device, modes
-from nkiconv.tools.suites import chains, suite
+from nkiconv.tools.suites import chains, csv_rows, suite
 from nkiconv.tools.tables import chains as pages
 from nkiconv.tools.tables import console, readme
 from nkiconv.tools.tables.readme import find_between, markers
@@ -203,7 +203,7 @@ def test_the_figures_of_the_choice_are_those_of_its_page():
 
 @pytest.mark.simulator_only
 def test_the_table_beside_awss_kernel_is_the_csv():
-    rows = suite.read(ROOT / "profiles" / "depthwise_against_nki_library.csv")
+    rows = csv_rows.read(ROOT / "profiles" / "depthwise_against_nki_library.csv")
     table = between("docs/performance.md", readme.AGAINST_MARKERS)
     assert table == readme.markdown(rows, readme.AGAINST_COLUMNS), "run `make against`"
     assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in suite.chosen("depthwise")]
@@ -226,7 +226,7 @@ def test_make_targets_exist():
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", suite.SUITES)
 def test_profiles_table_is_the_csv(name):
-    rows = suite.read(ROOT / "profiles" / f"{name}_modelled_trn2.csv")
+    rows = csv_rows.read(ROOT / "profiles" / f"{name}_modelled_trn2.csv")
     assert between("docs/performance.md", markers(name)) == readme.markdown(rows), "run `make profiles`"
     assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in suite.chosen(name)]
     assert {row["verdict"] for row in rows} == {"pass"}
@@ -295,6 +295,6 @@ def test_a_pass_takes_the_time_of_its_bytes():
 
 def test_the_page_is_the_csv():
     text, begin, end = find_between(ROOT / "docs" / "fused.md", pages.MARKERS)
-    found = list(pages.kept_rows(ROOT / "profiles" / "chains_modelled_trn2.csv").values())
+    found = csv_rows.read(ROOT / "profiles" / "chains_modelled_trn2.csv")
     assert [row["chain"] for row in found] == [chain.name for chain in chains.chains()]
     assert text[begin:end] == pages.page(found)

@@ -21,7 +21,7 @@ from nkiconv.rules import DIRECTIONS, LAYOUTS
 from nkiconv.simulator import isa, language
 from nkiconv.tools import bench
 from nkiconv.tools.cli import app
-from nkiconv.tools.suites import deepbench, h200, nki_library, profile_table, roofline_plot, suite
+from nkiconv.tools.suites import csv_rows, deepbench, h200, nki_library, profile_table, roofline_plot, suite
 from nkiconv.tools.tables import deepbench as tables
 from nkiconv.tools.tables import readme
 
@@ -77,7 +77,7 @@ def test_readme(monkeypatch, tmp_path):
     (tmp_path / "page.md").write_text(f"before\n{first}old\n{last}\nafter\n")
     done("bench", "--suite", "depthwise", "--csv", "rows.csv", "--readme", "page.md")
     text = (tmp_path / "page.md").read_text()
-    table = readme.markdown(suite.read(tmp_path / "rows.csv"))
+    table = readme.markdown(csv_rows.read(tmp_path / "rows.csv"))
     assert text == f"before\n{first}{table}{last}\nafter\n"
     assert "| kda_bf16 | bf16 | mixed |" in table
 
@@ -277,7 +277,7 @@ def test_rows_of_one_problem(tmp_path):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_page_is_the_csv(layout):
-    rows = suite.read(ROOT / "profiles" / f"deepbench_{layout.lower()}_modelled_trn2.csv")
+    rows = csv_rows.read(ROOT / "profiles" / f"deepbench_{layout.lower()}_modelled_trn2.csv")
     text = (ROOT / "docs" / "deepbench.md").read_text(encoding="utf-8")
     first, last = tables.markers(layout)
     assert text.split(first)[1].split(last)[0] == tables.page(rows), "run `make deepbench`"
@@ -364,7 +364,7 @@ def test_csv_readme_and_table(monkeypatch, checkout, tmp_path):
         timed, refused = csv.DictReader(file)
     assert float(timed["x_nki_library"]) == pytest.approx(1, rel=0.1)
     assert (refused["nki_library_us"], refused["x_nki_library"]) == ("", "")
-    table = readme.markdown(suite.read(tmp_path / "rows.csv"), readme.AGAINST_COLUMNS)
+    table = readme.markdown(csv_rows.read(tmp_path / "rows.csv"), readme.AGAINST_COLUMNS)
     assert (tmp_path / "page.md").read_text() == f"before\n{first}{table}{last}\nafter\n"
     assert f"| {FS_ASR} | bf16 | " in table
 

@@ -84,9 +84,9 @@ def launch_planned(
     tensors: tuple[Any, ...],
     more: dict[str, Any],
     *,
-    lnc: int,
-    algorithm: str | None,
-    config: Config,
+    lnc: int = 2,
+    algorithm: str | None = None,
+    config: Config = None,
     trace_only: bool = False,
 ) -> KernelRun:
     """Launch an operation's kernel with settings that are checked, or those known to be best.

@@ -321,15 +321,12 @@ def run_conv(
     problem: ConvProblem,
     *,
     filter_layout: str | None = None,
-    lnc: int = 2,
     epilogue: Epilogue | None = None,
-    algorithm: str | None = None,
-    config: Config = None,
-    trace_only: bool = False,
+    **choice: Any,
 ) -> KernelRun:
     """Launch the kernel on arrays (or specs, with trace_only) that fit `problem`, x and y in its layout.
 
-    filter_layout: None, "KCRS" or "KCTRS". epilogue, algorithm, config: checked, as `conv2d` does.
+    filter_layout: None, "KCRS" or "KCTRS". epilogue, choice: checked, as `conv2d` does; choice: as `launch_planned`.
     """
     extra, kind = epilogue or Epilogue(), VOLUMES if problem.is_volume else IMAGES
     other = other_layout(kind, filter_layout)
@@ -340,17 +337,7 @@ def run_conv(
         more["kern_perm"] = FILTER_PERMS[other]
     if problem.is_volume and asked.packed:
         w, more["packed"] = _merged(w), True  # NKI's tensors have five axes at most
-    return launch_planned(
-        OPERATIONS[name],
-        problem,
-        asked,
-        (x, w),
-        more,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-        trace_only=trace_only,
-    )
+    return launch_planned(OPERATIONS[name], problem, asked, (x, w), more, **choice)
 
 
 def _merged(w: Any) -> Any:

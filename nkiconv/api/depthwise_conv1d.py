@@ -187,34 +187,20 @@ def run_depthwise_conv1d(
     w: Any,
     problem: ConvProblem,
     *,
-    lnc: int = 2,
     epilogue: Epilogue | None = None,
-    strict_nonfinite: bool = False,
-    algorithm: str | None = None,
-    config: Config = None,
-    trace_only: bool = False,
+    **choice: Any,
 ) -> KernelRun:
     """Launch the kernel on [N, C, W] and [C, S] arrays (or specs, with trace_only) that fit `problem`.
 
-    epilogue, algorithm, config: checked, as `depthwise_conv1d` does. strict_nonfinite: here, or in epilogue.
+    epilogue, choice: checked, as `depthwise_conv1d` does; choice: as `launch_planned` takes it.
     """
     asked = epilogue or Epilogue()
-    wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked()
+    wanted = asked.asked()
     x4 = _reshaped(x, chunked_shape(problem, wanted.chunks))
     w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
     if asked.residual is not None:
         asked = dataclasses.replace(asked, residual=_reshaped(asked.residual, (problem.N, problem.C, 1, problem.Q)))
-    run = launch_planned(
-        _OPERATION,
-        problem,
-        wanted,
-        (x4, w4),
-        asked.arguments(),
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-        trace_only=trace_only,
-    )
+    run = launch_planned(_OPERATION, problem, wanted, (x4, w4), asked.arguments(), **choice)
     y4, state = tuple(run.y) if asked.return_final_state else (run.y, None)
     y = _reshaped(y4, (problem.N, problem.C, problem.Q))
     return dataclasses.replace(run, y=y, final_state=state)

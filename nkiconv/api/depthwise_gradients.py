@@ -69,17 +69,9 @@ def depthwise_conv1d_weight(
     if N == 0:
         return of_no_images(size, accumulate_into, asked)
     into = None if accumulate_into is None else accumulate_into.reshape(C, 1, 1, -1)
-    found = run_depthwise_weight(
-        x.reshape(N, C, 1, -1),
-        gy.reshape(N, C, 1, Q),
-        problem,
-        accumulate_into=into,
-        bias_gradient=bias_gradient,
-        out_dtype=out_dtype,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-    )
+    how: dict[str, Any] = {"bias_gradient": bias_gradient, "out_dtype": out_dtype, "algorithm": algorithm}
+    how |= {"accumulate_into": into, "lnc": lnc, "config": config}
+    found = run_depthwise_weight(x.reshape(N, C, 1, -1), gy.reshape(N, C, 1, Q), problem, **how)
     dw = (found[0] if bias_gradient else found).reshape(size)
     return (dw, found[1]) if bias_gradient else dw
 
@@ -125,15 +117,14 @@ def run_depthwise_weight(
     accumulate_into: Any,
     bias_gradient: bool,
     out_dtype: Any,
-    lnc: int,
+    lnc: int = 2,
     algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
     """Launch the kernel on arrays of a filter gradient's shapes and layout that are checked, of four axes."""
     residual = None if accumulate_into is None else "pre_activation"
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype), residual=residual)
-    raise_all(_KIND.cannot, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
+    choice: dict[str, Any] = {"lnc": lnc, "algorithm": algorithm, "config": config}
+    raise_all(_KIND.cannot, list(choice_refusals(_OPERATION, problem, asked, **choice)))
     more = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
-    return launch_planned(
-        _OPERATION, problem, asked, (x, gy, problem.filter_shape), more, lnc=lnc, algorithm=algorithm, config=config
-    ).y
+    return launch_planned(_OPERATION, problem, asked, (x, gy, problem.filter_shape), more, **choice).y

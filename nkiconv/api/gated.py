@@ -53,22 +53,11 @@ def gated_short_conv(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
+    more = {name: value for name, value in locals().items() if name not in ("bcx", "order", "layout")}
     refuse(LayoutError, rules.accepted("order", order, ORDERS), rules.layout("layout", layout, LAYOUTS))
     is_token = layout == "NWC" and len(shape_of(bcx)) == 3 and bcx.shape[1] == 1
-    found = depthwise_conv1d(
-        bcx.swapaxes(1, 2) if is_token else bcx,
-        w,
-        layout="NCW" if is_token else layout,
-        chunks=order,
-        padding="causal",
-        bias=bias,
-        initial_state=initial_state,
-        return_final_state=return_final_state,
-        out_dtype=out_dtype,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-    )
+    x = bcx.swapaxes(1, 2) if is_token else bcx
+    found = depthwise_conv1d(x, **more, layout="NCW" if is_token else layout, chunks=order, padding="causal")
     if not is_token:
         return found
     return (found[0].swapaxes(1, 2), found[1]) if return_final_state else found.swapaxes(1, 2)
@@ -108,17 +97,4 @@ def glu_conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return depthwise_conv1d(
-        x,
-        w,
-        chunks="xG",
-        padding=padding,
-        bias=bias,
-        activation=activation,
-        initial_state=initial_state,
-        return_final_state=return_final_state,
-        out_dtype=out_dtype,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-    )
+    return depthwise_conv1d(**locals(), chunks="xG")

@@ -274,11 +274,10 @@ def _weight(
     after = {"accumulate_into": into, "bias_gradient": bias_gradient}
     if algorithm is None and operation_of(problem, asked) is not operation:
         return run_depthwise_weight(x, gy, problem, **after, out_dtype=out_dtype, lnc=lnc)
-    raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
+    choice: dict[str, Any] = {"lnc": lnc, "algorithm": algorithm, "config": config}
+    raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, **choice)))
     after |= {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
-    return launch_planned(
-        operation, problem, asked, (x, gy, size), after, lnc=lnc, algorithm=algorithm, config=config
-    ).y
+    return launch_planned(operation, problem, asked, (x, gy, size), after, **choice).y
 
 
 def _input(

@@ -27,7 +27,8 @@ from ..reference import AnyArray
 from ..simulator import Instruction, isa, language
 from ..simulator.dtypes import DTYPES
 from ..simulator.memory import Region
-from .verify import Advance, case_arrays, ignore
+from ..simulator.profiling import Advance, ignore
+from .verify import case_arrays
 
 #: The timed cases, and an algorithm with mostly large instructions of few kinds.
 ALGORITHM = "banded"

@@ -12,8 +12,9 @@ from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...simulator.constants import Constant
 from ...simulator.hardware import CONSTANTS
+from ...simulator.profiling import Advance, ignore
 from ..suites.profiles import profile_case
-from ..verify import Advance, case_operation, case_refusals, ignore
+from ..verify import case_operation, case_refusals
 
 #: A request's overrides of constants.
 Overrides = tuple[tuple[str, float], ...]

@@ -8,13 +8,14 @@ the probes cannot determine: one that no slope depends on, or only together with
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...simulator.hardware import CONSTANTS
+from ...simulator.profiling import Advance
 from ...simulator.timing import SHARES
 from .measured import Slope
 from .model import Modelled
@@ -79,7 +80,7 @@ def estimate(
     slopes: Sequence[Slope],
     modelled: Modelled,
     start: Mapping[str, float],
-    advance: Callable[[str, float | None], None],
+    advance: Advance,
 ) -> tuple[list[Estimate], list[Fit]]:
     """The constants that the probes are for, and how well the model then fits the slopes.
 
@@ -173,7 +174,7 @@ class _Problem:
         return out
 
 
-def _solve(problem: _Problem, slopes: Sequence[Slope], logs: Any, advance: Callable[..., None]) -> _Solution:
+def _solve(problem: _Problem, slopes: Sequence[Slope], logs: Any, advance: Advance) -> _Solution:
     measured = np.log([slope.slope_ns for slope in slopes])
     weights = np.array([slope.slope_ns / slope.error_ns for slope in slopes])
     influence, moved = np.empty(0), np.inf

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..measure.interleave import NOISY_ABOVE, Advance, rotated
+from ...simulator.profiling import Advance
+from ..measure.interleave import NOISY_ABOVE, rotated
 from .clocks import Clock
 from .probe import Probe
 

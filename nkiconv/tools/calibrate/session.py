@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...simulator.constants import SHIPPED, Constant, write_target
 from ...simulator.hardware import CONSTANTS
-from ..measure.interleave import Advance
+from ...simulator.profiling import Advance
 from . import kept
 from .clocks import Clock
 from .estimate import FOUND, Estimate

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..._nki import CHOICE
-from ..measure.interleave import Advance
+from ...simulator.profiling import Advance, ignore
 from ..measure.own_process import in_own_process
 from .estimate import Estimate, Fit, estimate
 from .measured import Slope
@@ -35,12 +35,8 @@ def _fit(values: dict[str, Any]) -> Fit:
     return Fit(**{**values, "slope": Slope(**values["slope"])})
 
 
-def _ignore(_what: str, _share: float | None) -> None:
-    pass
-
-
 if __name__ == "__main__":
-    estimates, fits = solve([Slope(**one) for one in json.load(sys.stdin)["slopes"]], _ignore)
+    estimates, fits = solve([Slope(**one) for one in json.load(sys.stdin)["slopes"]], ignore)
     print(
         json.dumps(
             {

@@ -15,6 +15,7 @@ from ...cases import SUITE_ALIASES, SUITES, Case
 from ...errors import NkiconvError, UnsupportedError, raise_all, refused
 from ...launches import TARGET, other_degree
 from ..doctor import diagnose, lacking
+from ..suites import csv_rows
 from .grid import Grid
 from .kernels import KernelCall, is_kernel, unnamed
 from .options import Force, Lnc
@@ -118,7 +119,7 @@ def command(
         say(console(stderr=True), f"{out} keeps what is done; the same command goes on", "yellow")
         raise
     if csv is not None:
-        importlib.import_module("nkiconv.tools.suites.suite").write(csv, rows)
+        csv_rows.write(csv, [row.as_dict() for row in rows])
     right = all(row.ok for row in rows)
     if as_json:
         print_json({"ok": right, **versions, "lnc": lnc, "out": str(out), "rows": [row.as_dict() for row in rows]})

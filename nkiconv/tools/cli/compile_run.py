@@ -25,10 +25,10 @@ from ...cases import Case
 from ...launches import DEGREE, TARGET
 from ...planner import child
 from ...planner.cache import hash_of, sources_hash
+from ...simulator.profiling import Advance
 from ..measure.neffs import ARTIFACTS, DEBUG
 from .compile_stages import first_error, line_of_log, script_of
 from .kernels import KernelCall
-from .shell import Advance
 
 #: The file of rows in a folder of kernels.
 ROWS = "rows.jsonl"

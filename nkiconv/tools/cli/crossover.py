@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
+from ..suites import csv_rows
 from .grid import Grid
 from .options import Constants, Force, Fresh, Lnc, read_constants
 from .paths import unwritable
@@ -80,7 +81,7 @@ def command(
     with progress(show=not as_json) as advance, plain_warnings():
         found: Crossover = tables.crossover(sweep, kinds=kinds, use_cache=not no_cache, advance=advance)
     if csv is not None:
-        tables.write(csv, found)
+        csv_rows.write(csv, found.as_rows())
     if as_json:
         print_json(_document(found))
     elif asked().format == "markdown":

@@ -16,6 +16,7 @@ import nkiconv
 
 from ...cases import Case
 from ...errors import MissingPackageError, NkiconvError, UnsupportedError, raise_all
+from ...simulator.profiling import Advance
 from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
@@ -23,7 +24,7 @@ from .kernels import KernelCall, is_kernel, keywords, unnamed
 from .options import Arg, Choice, Constants, Direction, Force, NoNames, misplaced, named_cases, read_constants
 from .paths import unwritable
 from .profile_grid import moved_grid, profiles_grid
-from .shell import FORMATS, Advance, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
+from .shell import FORMATS, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
 from .show import cores, extents, kind
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import typer
 
 from ... import rules
 from ...errors import UnsupportedError, raise_all, refuse
+from ..suites import csv_rows
 from .grid import Grid
 from .options import Force, Lnc
 from .paths import unwritable
@@ -57,7 +58,7 @@ def command(
     with progress(show=not as_json) as advance:
         rows = list(tables.rows(chosen, lnc, advance))
     if csv is not None:
-        tables.write(csv, rows)
+        csv_rows.write(csv, rows)
     if as_json:
         print_json(rows)
         return

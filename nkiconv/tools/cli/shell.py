@@ -28,6 +28,7 @@ from ...errors import NkiconvError, UnsupportedError
 from ...simulator import NkiError, NkiValidationError
 from ...simulator.constants import TargetFileError
 from ...simulator.hardware import CONSTANTS
+from ...simulator.profiling import Advance
 
 #: Exit statuses.
 OK, CHECK_FAILED, BAD_INPUT = 0, 1, 2
@@ -41,9 +42,6 @@ LEAST_WIDTH = 20
 TEXT_WIDTH = 80
 #: Seconds between two lines of progress to a file or a pipe; shorter work prints none.
 PLAIN_SECONDS = 10.0
-
-#: Called with the current step, and the share of it that is done; None while that is unknown.
-Advance = Callable[[str, "float | None"], None]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 

@@ -13,11 +13,13 @@ import typer
 from ... import rules
 from ...cases import SUITE_ALIASES
 from ...errors import UnsupportedError, raise_all, refuse
+from ...simulator.profiling import Advance
+from ..suites import csv_rows
 from ..tables.readme import find_between, markdown, markers, put_between
 from .grid import Grid
 from .options import Force
 from .paths import unwritable
-from .shell import Advance, console, fail_unless, notes, plain_warnings, print_json, progress, wrote
+from .shell import console, fail_unless, notes, plain_warnings, print_json, progress, wrote
 from .show import cores
 
 if TYPE_CHECKING:
@@ -99,15 +101,14 @@ def made(
     rows: Callable[[Advance], Iterable[Any]],
 ) -> list[Any]:
     """The rows of a suite, written to its CSV file and, as a page has them, between the markers of another file."""
-    tables = importlib.import_module("nkiconv.tools.suites.suite")
     if of.readme is not None:
         find_between(of.readme, around)
     with progress(show=not as_json) as advance, plain_warnings():
         found = list(rows(advance))
     if of.csv is not None:
-        tables.write(of.csv, found)
+        csv_rows.write(of.csv, [one.as_dict() for one in found])
     if of.readme is not None:
-        put_between(of.readme, around, page([tables.from_text(tables.as_text(one)) for one in found]))
+        put_between(of.readme, around, page([csv_rows.from_text(csv_rows.as_text(one.as_dict())) for one in found]))
     return found
 
 

@@ -13,7 +13,8 @@ from ... import cases
 from ...api.epilogue import Epilogue
 from ...errors import UnsupportedError
 from ...reference import AnyArray
-from ..verify import Advance, Report, case_arrays, ignore, verify_chunks, verify_conv, verify_depthwise_conv1d
+from ...simulator.profiling import Advance, ignore
+from ..verify import Report, case_arrays, verify_chunks, verify_conv, verify_depthwise_conv1d
 from . import clip, eeg, image, photograph, training
 from .curves import Curves
 

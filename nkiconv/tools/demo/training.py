@@ -11,7 +11,7 @@ import numpy as np
 from ...api.conv import conv2d
 from ...api.gradients import conv2d_input, conv2d_weight
 from ...reference import AnyArray
-from ..verify import Advance
+from ...simulator.profiling import Advance
 from . import plots
 from .curves import Curves
 

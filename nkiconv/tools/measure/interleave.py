@@ -10,12 +10,13 @@ every variant's slope: the launch floor bounds it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from ...simulator.profiling import Advance
 from .device import Call, Device
 
 THIS, AGAIN, COPY_FLOOR, LAUNCH_FLOOR = "this", "this again", "copy floor", "launch floor"
@@ -25,10 +26,6 @@ ROUNDS = 40
 #: A/A medians that differ by more than this share of the first make a result noisy.
 NOISY_ABOVE = 0.03
 PERCENTILES = (10.0, 50.0, 90.0)
-
-#: Called with the current step and the share of it that is done, 0 to 1; None while that is unknown.
-Advance = Callable[[str, "float | None"], None]
-
 
 _Any = TypeVar("_Any")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ... import cases
 from ..._nki import CHOICE
+from ...simulator.profiling import Advance, ignore
 from ..suites.profiles import CaseProfile, profile_case
-from .interleave import Advance
 from .own_process import in_own_process
 
 
@@ -94,10 +94,6 @@ def _modelled(one: CaseProfile) -> Modelled:
     )
 
 
-def _ignore(_what: str, _share: float | None) -> None:
-    pass
-
-
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
-    print(json.dumps(dataclasses.asdict(model(**asked, advance=_ignore))))
+    print(json.dumps(dataclasses.asdict(model(**asked, advance=ignore))))

@@ -15,9 +15,10 @@ from ...planner.estimate import chosen
 from ...planner.floors import ROW_BYTES
 from ...planner.plan import Estimate
 from ...planner.request import Asked, Request
+from ...simulator.profiling import Advance
 from ..verify.launched import CaseLaunch, WrongResult, case_launch, wrong
 from .device import Call, Device
-from .interleave import AGAIN, CHAIN_CALLS, COPY_FLOOR, LAUNCH_FLOOR, THIS, Advance, Variant, interleave, timing
+from .interleave import AGAIN, CHAIN_CALLS, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant, interleave, timing
 from .modelled import Modelled, model
 from .rows import Row
 

@@ -14,6 +14,7 @@ from typing import Any
 from ... import __version__
 from ...errors import FileFormatError
 from ...problem import ConvProblem
+from ..suites.csv_rows import as_text
 from ..suites.profile_table import sources_hash
 from ..verify import Comparison
 from .interleave import Timing
@@ -157,7 +158,7 @@ def append(path: Path, row: Row) -> None:
     if not path.exists() or path.stat().st_size == 0:
         writer.writeheader()
     values = row.values()
-    writer.writerow({name: _text(values.get(name)) for name in COLUMNS})
+    writer.writerow(as_text({name: values.get(name) for name in COLUMNS}))
     with path.open("ab") as file:
         file.write(text.getvalue().encode())
         file.flush()
@@ -179,9 +180,3 @@ def check(path: Path) -> None:
         raise FileFormatError(f"{path}: has other columns than this version appends; move it away or choose another")
     if not content.endswith(b"\n"):
         raise FileFormatError(f"{path}: ends in half a row; complete or remove that line")
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

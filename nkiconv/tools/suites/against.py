@@ -18,10 +18,10 @@ from ...planner import Plan, Request
 from ...planner.request import nl_name
 from ...problem import ConvProblem
 from ...simulator import ArraySpec, NkiError, execute
-from ...simulator.profiling import profile
+from ...simulator.profiling import Advance, profile
 from ..verify import case_arrays, compare
 from .nki_library import Library, opened
-from .suite import SEED, Advance, chosen, plan_of
+from .suite import SEED, chosen, plan_of, within
 
 #: The suite that their kernel can run.
 SUITE = "depthwise"
@@ -109,10 +109,7 @@ def rows(
     """
     with opened(checkout) as library:
         for i, (case, dtype) in enumerate(pairs):
-
-            def told(what: str, _share: float | None, name: str = f"{case.name} {dtype}", done: int = i) -> None:
-                advance(f"{name}: {what}", done / len(pairs))
-
+            told = within(advance, f"{case.name} {dtype}", i / len(pairs))
             problem = case.problem.replace(dtype=dtype)
             plan = plan_of(Request(problem=problem, lnc=lnc, operation="depthwise_conv1d"), wide, told)
             theirs = time_theirs(library, problem, lnc, told)

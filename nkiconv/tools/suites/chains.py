@@ -6,13 +6,11 @@ where a pass that no kernel of nkiconv makes is priced as a copy of its bytes, t
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from ... import cases
@@ -31,14 +29,13 @@ from ...schedules.b2b import B2bGeometry
 from ...schedules.b2b import pays as b2b_pays
 from ...simulator import ArraySpec
 from ...simulator.dtypes import canonical
-from ...simulator.profiling import profile
+from ...simulator.profiling import Advance, ignore, profile
 from ...simulator.profiling.roofline import roofline
 from ...simulator.timing import Rates
+from .csv_rows import measured
 
 #: Cores and dtype of a chain's launch.
 LNC, DTYPE = 2, "bf16"
-#: Called with the current step, and the share of the work that is done.
-Advance = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -409,9 +406,7 @@ def chains() -> Iterator[Chain]:
 @functools.cache
 def h200() -> dict[str, float]:
     """chain -> share of the H200's own limit that PyTorch reaches. Measured."""
-    lines = (resources.files("nkiconv") / "data" / "chains.csv").read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return {row["chain"]: float(row["h200_limit_us"]) / float(row["h200_chain_us"]) for row in rows}
+    return {row["chain"]: float(row["h200_limit_us"]) / float(row["h200_chain_us"]) for row in measured("chains.csv")}
 
 
 def timed(chain: Chain) -> Row:
@@ -436,7 +431,7 @@ def _told(launches: Sequence[Launch]) -> str:
     return ", ".join(f"{one.what} {one.us:,.1f}" for one in launches)
 
 
-def rows(advance: Advance = lambda _what, _share: None, only: Collection[str] = ()) -> Iterator[Row]:
+def rows(advance: Advance = ignore, only: Collection[str] = ()) -> Iterator[Row]:
     """All rows, or those of some chains."""
     every = [chain for chain in chains() if not only or chain.name in only]
     for index, chain in enumerate(every):

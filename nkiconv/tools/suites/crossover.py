@@ -7,11 +7,9 @@ modelled.
 
 from __future__ import annotations
 
-import csv
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ...errors import GeometryError, NkiconvError, UnsupportedError, raise_all
@@ -21,7 +19,7 @@ from ...planner.explain import settings_text
 from ...planner.operations import violations
 from ...planner.request import sorted_constants
 from ...problem import ConvProblem
-from ...whole_file import whole_file
+from ...simulator.profiling import Advance, ignore
 
 #: Extents that can be varied, and the values that a sweep takes without others.
 VARIED: Mapping[str, tuple[int, ...]] = {
@@ -39,8 +37,6 @@ TIE = 1.005
 _KINDS = {"banded": ("block", "B="), "update": ("engine", "")}
 #: Settings that a table shows.
 _SHORT = ("block", "engine", "recipes", "shard")
-#: Called with the current step, and the share of it that is done.
-Advance = Callable[[str, "float | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,17 +187,17 @@ class Crossover:
     points: tuple[Point, ...]  # ascending by value, those between included
     changes: tuple[Change, ...]
 
+    def as_rows(self) -> list[dict[str, Any]]:
+        """Every point, those between included, a value a column of the CSV."""
+        return [{"vary": self.sweep.vary, **point.as_dict()} for point in self.points]
+
     @property
     def table(self) -> tuple[Point, ...]:
         """The points that were asked for."""
         return tuple(point for point in self.points if not point.between)
 
 
-def _ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that does nothing."""
-
-
-def crossover(sweep: Sweep, *, kinds: bool = False, use_cache: bool = True, advance: Advance = _ignore) -> Crossover:
+def crossover(sweep: Sweep, *, kinds: bool = False, use_cache: bool = True, advance: Advance = ignore) -> Crossover:
     """Plan each value of a sweep, and find where the algorithm changes.
 
     Args:
@@ -217,11 +213,11 @@ def crossover(sweep: Sweep, *, kinds: bool = False, use_cache: bool = True, adva
 
     def at(value: int, share: float | None) -> Point:
         if value not in found:
-
-            def told(what: str, _share: float | None) -> None:
-                advance(f"{sweep.vary}={value}: {what}", share)
-
-            plan = answer(sweep.request(value), use_cache=use_cache, advance=told)
+            plan = answer(
+                sweep.request(value),
+                use_cache=use_cache,
+                advance=lambda what, _share: advance(f"{sweep.vary}={value}: {what}", share),
+            )
             found[value] = Point(value, plan, between=value not in asked)
         return found[value]
 
@@ -291,19 +287,3 @@ def markdown(found: Crossover) -> str:
     lines += [f"| {point.value:,} | " + " | ".join(cells(point)) + " |" for point in found.table]
     lines += ["", *(f"- {change.text(found.sweep.vary)}" for change in found.changes)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def write(path: Path, found: Crossover) -> None:
-    """Write every point to a CSV file, those between included; empty where there is no value."""
-    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, ["vary", *found.points[0].as_dict()], lineterminator="\n")
-        writer.writeheader()
-        for point in found.points:
-            plain = {name: _text(value) for name, value in point.as_dict().items()}
-            writer.writerow({"vary": found.sweep.vary, **plain})
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

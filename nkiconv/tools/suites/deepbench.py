@@ -8,12 +8,10 @@ is held against its own hardware's limit, by one rule: flops of the definition, 
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from ... import __version__, cases
@@ -23,10 +21,12 @@ from ...planner import Plan, Request
 from ...planner.cache import sources_hash
 from ...rules import DIRECTIONS
 from ...simulator.dtypes import canonical
+from ...simulator.profiling import Advance
 from ...simulator.profiling.roofline import roofline
 from ...simulator.timing import Rates
 from ..verify import case_operation
-from .suite import Advance, geometric_mean, plan_of
+from .csv_rows import measured
+from .suite import geometric_mean, plan_of, within
 
 SUITE = "deepbench"
 #: Of x and y in memory, where no other is asked for.
@@ -38,10 +38,9 @@ V100_FLOPS, V100_BYTES = 125e6, 900e3
 @functools.cache
 def published() -> dict[tuple[str, str], float]:
     """(case, direction) -> us on a V100. Measured, by others."""
-    text = (resources.files("nkiconv") / "data" / f"{SUITE}.csv").read_text(encoding="utf-8")
     return {
         (row["name"], direction): float(us)
-        for row in csv.DictReader(text.splitlines())
+        for row in measured(f"{SUITE}.csv")
         for direction in DIRECTIONS
         if (us := row[f"v100_{direction}_us"])
     }
@@ -135,13 +134,9 @@ def rows(found: Sequence[Case], *, lnc: int, wide: bool, advance: Advance) -> It
     whole = [(direction, case) for direction in DIRECTIONS for case in found]
     for i, (direction, case) in enumerate(whole):
         turned = case.toward(direction)
-        told = _told(f"{case.name} {direction}", i / len(whole), advance)
+        told = within(advance, f"{case.name} {direction}", i / len(whole))
         request = Request(problem=turned.problem, lnc=lnc, operation=case_operation(turned).name)
         yield DeepBenchRow(case, direction, plan_of(request, wide, told))
-
-
-def _told(name: str, share: float, advance: Advance) -> Callable[[str, float | None], None]:
-    return lambda what, _share: advance(f"{name}: {what}", share)
 
 
 def means(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

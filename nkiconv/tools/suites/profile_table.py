@@ -16,7 +16,7 @@ from ...errors import FileFormatError
 from ...planner.cache import sources_hash as sources_hash
 from ...simulator.hardware import CONSTANTS
 from ...simulator.profiling import Advance, ignore
-from ...whole_file import whole_file
+from .csv_rows import as_text
 from .profiles import CaseProfile, profile_case, refusals
 
 #: dtypes that every case is profiled in.
@@ -92,17 +92,11 @@ def row(one: CaseProfile) -> dict[str, str]:
         "version": __version__,
         "sources": sources_hash(),
     }
-    return {name: _text(values[name]) for name in COLUMNS}
+    return as_text({name: values[name] for name in COLUMNS})
 
 
 def _pair(values: Iterable[int]) -> str:
     return "x".join(str(value) for value in values)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def rows(chosen: Iterable[tuple[Case, str]], lnc: int = 2, advance: Advance = ignore) -> Iterator[dict[str, str]]:
@@ -111,14 +105,6 @@ def rows(chosen: Iterable[tuple[Case, str]], lnc: int = 2, advance: Advance = ig
     for i, (case, dtype) in enumerate(pairs):
         advance(f"profiling {case.name} {dtype}", i / len(pairs))
         yield row(profile_case(case, dtype=dtype, lnc=lnc)[0])
-
-
-def write(path: Path, found: Iterable[dict[str, str]]) -> None:
-    """Write rows to a CSV file."""
-    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -7,13 +7,11 @@ each baseline algorithm is modelled on the same problem.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ... import __version__
 from ...cases import Case
@@ -22,7 +20,7 @@ from ...planner import Plan, Request
 from ...planner.cache import sources_hash
 from ...planner.entry import answer
 from ...planner.plan import TIMED, TUNED
-from ...whole_file import whole_file
+from ...simulator.profiling import Advance
 from ..verify import Channels, Report, case_arrays, case_operation, verify_case
 from .h200 import fractions
 from .profile_table import headline
@@ -41,8 +39,6 @@ SEED = 0
 #: Elements of x and y of a depthwise conv1d up to which every channel is checked, and the channels that are of larger
 #: ones.
 CHECKED_ELEMS, CHECKED_CHANNELS = 1 << 23, 256
-#: Called with the current step, and the share of it that is done.
-Advance = Callable[[str, "float | None"], None]
 
 
 @dataclass(frozen=True)
@@ -138,11 +134,7 @@ def rows(
 ) -> Iterator[SuiteRow]:
     """A row for each (case, dtype). wide: plans are those of `nkiconv tune`."""
     for i, (case, dtype) in enumerate(pairs):
-
-        def told(what: str, _share: float | None, name: str = f"{case.name} {dtype}", done: int = i) -> None:
-            advance(f"{name}: {what}", done / len(pairs))
-
-        yield row(case, dtype, lnc, wide=wide, advance=told)
+        yield row(case, dtype, lnc, wide=wide, advance=within(advance, f"{case.name} {dtype}", i / len(pairs)))
 
 
 def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> SuiteRow:
@@ -192,6 +184,11 @@ def _baseline(request: Request, advance: Advance) -> Baseline:
     return Baseline(found.modelled_us, found.extrapolated_from)
 
 
+def within(advance: Advance, name: str, share: float) -> Advance:
+    """The progress of one of several rows: its name, and the share of the rows before it."""
+    return lambda what, _share: advance(f"{name}: {what}", share)
+
+
 def geometric_mean(values: Iterable[float | None]) -> tuple[float, int]:
     """The geometric mean of the values that there are, and how many those are; (nan, 0) of none."""
     known = [math.log(value) for value in values if value is not None]
@@ -205,49 +202,3 @@ def means(found: Sequence[SuiteRow]) -> dict[str, tuple[float, int]]:
         "x_copy_floor": geometric_mean(one.profile.x_copy_floor for one in found),
         "roofline_fraction": geometric_mean(one.profile.profile.roofline_fraction for one in found),
     }
-
-
-class Row(Protocol):
-    """A row of a table."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """A value a column."""
-
-
-def write(path: Path, found: Sequence[Row]) -> None:
-    """Write rows to a CSV file; empty where there is no value."""
-    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(found[0].as_dict()), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(as_text(one) for one in found)
-
-
-def as_text(one: Row) -> dict[str, str]:
-    """A row as the CSV file holds it."""
-    return {name: _text(value) for name, value in one.as_dict().items()}
-
-
-def from_text(row: dict[str, str]) -> dict[str, str | float | None]:
-    """A row of the CSV file with its numbers read again."""
-    return {name: _value(text) for name, text in row.items()}
-
-
-def read(path: Path) -> list[dict[str, str | float | None]]:
-    """The rows of such a file."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [from_text(row) for row in csv.DictReader(file)]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _value(text: str) -> str | float | None:
-    if text == "":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -40,7 +40,7 @@ def markers(layout: str) -> tuple[str, str]:
 
 
 def page(found: Sequence[dict[str, Any]]) -> str:
-    """The text between `markers`; found: rows as `suites.suite.read` returns them."""
+    """The text between `markers`; found: rows as `csv_rows.read` returns them."""
     first = found[0]
     parts = [f"{first['dtype']}, {first['layout']}, {first['lnc']:.0f} cores.\n\n{markdown(means(found), _MEANS)}"]
     for direction in dict.fromkeys(row["direction"] for row in found):

@@ -11,13 +11,12 @@ from .chunks import verify_chunks
 from .comparison import Comparison, compare, compare_channels
 from .conv import SAMPLE_ABOVE_FLOPS, sampled_channels, verify_conv
 from .depthwise_conv1d import SAMPLE_ABOVE_INSTRUCTIONS, verify_depthwise_conv1d
-from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
+from .report import SAMPLE_CHANNELS, Channels, Report
 
 __all__ = [
     "SAMPLE_ABOVE_FLOPS",
     "SAMPLE_ABOVE_INSTRUCTIONS",
     "SAMPLE_CHANNELS",
-    "Advance",
     "Channels",
     "Comparison",
     "Report",
@@ -26,7 +25,6 @@ __all__ = [
     "case_refusals",
     "compare",
     "compare_channels",
-    "ignore",
     "name_violations",
     "sampled_channels",
     "verify_case",

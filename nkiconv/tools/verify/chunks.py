@@ -15,9 +15,10 @@ from ...planner.operations import OPERATIONS
 from ...planner.request import Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
+from ...simulator.profiling import Advance, ignore
 from .choice import settings_of
 from .comparison import compare_channels
-from .report import Advance, Report, ignore
+from .report import Report
 
 OPERATION = OPERATIONS["conv3d"]
 

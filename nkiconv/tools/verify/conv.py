@@ -19,9 +19,10 @@ from ...planner.request import Config, Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
 from ...rules import FILTER_PERMS
+from ...simulator.profiling import Advance, ignore
 from .choice import settings_of
 from .comparison import PLAIN, Comparison, as_plain, compare_channels
-from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
+from .report import SAMPLE_CHANNELS, Channels, Report
 
 #: Work of the whole reference above which only a sample is checked unless the caller says otherwise.
 SAMPLE_ABOVE_FLOPS = 4_000_000_000

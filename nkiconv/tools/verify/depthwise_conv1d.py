@@ -23,9 +23,10 @@ from ...problem import ConvProblem
 from ...reference import AnyArray
 from ...simulator import ArraySpec
 from ...simulator.hardware import PARTITIONS
+from ...simulator.profiling import Advance, ignore
 from .choice import settings_of
 from .comparison import PLAIN, Comparison, compare, merged, of_channels
-from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
+from .report import SAMPLE_CHANNELS, Channels, Report
 
 #: Instructions above which only a sample of the channels is checked unless the caller says otherwise.
 SAMPLE_ABOVE_INSTRUCTIONS = 200_000

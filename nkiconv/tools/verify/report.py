@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,16 +11,10 @@ from ...planner.request import Asked, Config
 from ...problem import ConvProblem
 from .comparison import Comparison
 
-#: Called with the current step and the share of it that is done, 0 to 1; None while that is unknown.
-Advance = Callable[[str, "float | None"], None]
 #: How many output channels are checked.
 Channels = int | Literal["auto", "all"]
 #: Channels of a sample, the first and the last among them.
 SAMPLE_CHANNELS = 16
-
-
-def ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that does nothing."""
 
 
 @dataclass(frozen=True)
