@@ -120,19 +120,20 @@ def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
 def together_unsupported(geometry: Geometry, options: Options, settings: PixelSettings) -> str:
     """Why a partition cannot hold `side` neighbours, the columns `fold` rows of y, or the rows `shifts` copies of x; ""
     if they can."""
-    side, fold, shifts = settings.side, settings.fold, settings.shifts
-    given = f"config fold={fold} shifts={shifts}"
+    side, fold, shifts, rest = settings.side, settings.fold, settings.shifts, settings.rest
+    given = f"config fold={fold} shifts={shifts} rest={rest}"
     if geometry.columns.out % side > 0:
         return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
-    if fold * shifts > 1 and options.strict_nonfinite:
+    if (fold * shifts > 1 or rest) and options.strict_nonfinite:
         return f"strict_nonfinite=True, {given}: x outside a window is multiplied by zero; use 1"
-    if fold * shifts > 1 and options.prologue.asked and geometry.C % QUADRANT > 0:
-        return f"{given}, C={geometry.C}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 1"
-    if not can_fold(geometry, fold, shifts):
+    if options.prologue.asked and (rest or (fold * shifts > 1 and geometry.C % QUADRANT > 0)):
+        return f"{given}, C={geometry.C}: copies of x have no prologue ({PROLOGUE_ARGUMENTS}); use 1 and rest=0"
+    if not can_fold(geometry, fold, shifts, rest):
         return (
             f"{given}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}, S={geometry.columns.taps}: fold must "
-            f"divide P, with fold * K <= {BANK_COLUMNS}, shifts * C <= {P_MAX}, shifts <= S, no crop at the top, one "
-            f"plane of taps, no lhs_dilation of rows, or of shifted columns, and no cast of NHWC; use 1"
+            f"divide P, with fold * K <= {BANK_COLUMNS}, shifts * (C - rest) <= {P_MAX}, rest < C, shifts <= S, no "
+            f"crop at the top, one plane of taps, no lhs_dilation of rows, or of shifted columns, and no cast of NHWC; "
+            f"use 1 and rest=0"
         )
     return ""
 

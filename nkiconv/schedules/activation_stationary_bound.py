@@ -103,7 +103,7 @@ class Bound:
         """ns of the Tensor Engine, which waits for the first block's x, of DMA, of evacuation by Vector and Scalar."""
         plan, geometry, source, sizes = self.plan, self.geometry, self.plan.source, self.plan.sizes
         mine = some_of(plan.items, share(len(plan.items), PARTS, PARTS - 1))
-        first, taps = mine[0].out_tile, float(source.taps)
+        first, taps = mine[0].out_tile, float(sum(one.taps for one in plan.sources))
         for axis, apart in ((source.rows, sizes.apart), (source.columns, sizes.side)):
             # taps that see only zeros between elements of x are left out
             taps /= axis.lhs_dilation if apart % num_phases(axis) == 0 else 1
@@ -113,7 +113,7 @@ class Bound:
             kn = plan.batches[batch][1]
             transposes = num_transposes(kn, plan) if plan.way == "array" else 0
             if plan.packs:
-                transposes = source.taps * source.fold * div_ceil(kn, P_MAX)
+                transposes = int(taps) * source.fold * div_ceil(kn, P_MAX)
             array_ns += self.transposes_ns(transposes)
             moved_ns += self.moved_ns(kn * geometry.C * num_taps(geometry), kn)
         array_ns += moved_ns
@@ -121,7 +121,7 @@ class Bound:
         for (kn, *extents), times in kinds.items():
             tile = Outputs(*(size for extent in extents for size in (0, extent)))
             tiles, parts = times * len(blocks_of(sizes, tile)) * sizes.side, cut(kn * source.fold, plan.most_k)
-            array_ns += sum(self.matmuls_ns(tiles * taps * len(plan.k_tiles), columns) for _, columns in parts)
+            array_ns += sum(self.matmuls_ns(tiles * taps, columns) for _, columns in parts)
             read_ns += tiles * kn * source.fold * self.target.vector_ns / READERS
             y = tile.zn * tile.pn * tile.qn * source.fold * kn
             moved_ns += times * self.window_ns(tile) + self.moved_ns(times * y, kn * sizes.side)
@@ -129,17 +129,19 @@ class Bound:
 
     def window_ns(self, out_tile: Any) -> float:
         """ns of DMA, or of HBM, for the window of an output tile, with its copies."""
-        geometry, source, k_tiles = self.geometry, self.plan.source, len(self.plan.k_tiles)
-        dn, hn, wn = window_shape(source, out_tile)
-        columns, rows = min(wn, source.columns.size), min(hn * source.step, source.rows.size)
-        elements = axis_elements(geometry.planes, out_tile.zn) * rows * columns
-        if is_transposed(geometry):
-            copied_ns: float = dn * hn * wn * geometry.itemsize * self.target.rows_an_engine * self.target.byte_ns
-            each = div_ceil(geometry.C, k_tiles)
-            x_ns = k_tiles * transposed_ns(self.target, each, elements, columns, geometry.hbm_itemsize)
-            return x_ns + (copied_ns if source.copies > source.step else 0.0)
-        run = columns if geometry.x_strides[3] == 1 else 1
-        return self.moved_ns(elements * source.copies / source.step * geometry.C, run, source.copies * geometry.C)
+        geometry, found = self.geometry, 0.0
+        for source, (own,) in zip(self.plan.sources, self.plan.k_tiles, strict=True):
+            dn, hn, wn = window_shape(source, out_tile)
+            columns, rows = min(wn, source.columns.size), min(hn * source.step, source.rows.size)
+            elements = axis_elements(geometry.planes, out_tile.zn) * rows * columns
+            if is_transposed(geometry):
+                copied_ns: float = dn * hn * wn * geometry.itemsize * self.target.rows_an_engine * self.target.byte_ns
+                found += transposed_ns(self.target, own.count, elements, columns, geometry.hbm_itemsize)
+                found += copied_ns if source.copies > source.step else 0.0
+            else:
+                run, copies = columns if geometry.x_strides[3] == 1 else 1, source.copies / source.step
+                found += self.moved_ns(elements * copies * own.count, run, source.copies * own.count)
+        return found
 
     def rows(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for filters and for an output tile's first rows of x, and of DMA, which

@@ -145,12 +145,23 @@ def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) ->
     """Settings of y as NHWC with each side, shard and fold, and shifts."""
     sides, folds = values_of(given, "side", sides_of(geometry)), values_of(given, "fold", FOLDS)
     for side, shard, fold in itertools.product(sides, values_of(given, "shard", SHARDS), folds):
-        for shifts in values_of(given, "shifts", shifts_of(geometry, fold)):
-            tried = read_pixels(tuple(given.items()), shard, side, fold, shifts)
-            if together_unsupported(geometry, options, tried) and "shifts" not in given:
-                tried = replace(tried, shifts=1)
-            if fold == 1 or shard == "images":
-                yield tried
+        for rest in values_of(given, "rest", [0] if "fold" in given else rests_of(geometry, options, fold)):
+            own = replace(geometry, C=max(1, geometry.C - rest))
+            for shifts in values_of(given, "shifts", shifts_of(own, fold)):
+                tried = replace(read_pixels(tuple(given.items()), shard, side, fold, shifts), rest=rest)
+                if together_unsupported(geometry, options, tried) and "shifts" not in given:
+                    tried = replace(tried, shifts=1)
+                if fold == 1 or shard == "images":
+                    yield tried
+
+
+def rests_of(geometry: Geometry, options: Options, fold: int) -> list[int]:
+    """Numbers of channels with copies of their own that are tried: 0, those beyond a multiple of 128, and those beyond
+    the most with room for the rows of x of `fold` rows of y."""
+    C, room = geometry.C, P_MAX // (fold * geometry.rows.stride)
+    few = [one for one in {C % P_MAX, C - room} if 0 < one <= P_MAX // 2]
+    tried = [PixelSettings.read(None, shard="images", side=1, fold=fold, shifts=1, rest=one) for one in few]
+    return [0, *(one.rest for one in tried if not together_unsupported(geometry, options, one))]
 
 
 def shifts_of(geometry: Geometry, fold: int) -> list[int]:

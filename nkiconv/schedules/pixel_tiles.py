@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, hull, most_of, window_of
@@ -65,6 +66,7 @@ class PixelSettings(Settings):
         P_MAX,
         near=(1, 2, 3, 4),
     )
+    rest: int = count("channels in a K tile of their own, with as many copies as it has room for", 0, P_MAX, default=0)
     warmup: int = warm_up(28, near=WARM_UPS)
 
 
@@ -169,6 +171,14 @@ def source_of(geometry: Geometry, fold: int, shifts: int, side: int) -> Source:
     return Source(geometry.planes, rows, columns, fold, step, slots, shifts, dense)
 
 
+def source_of_rest(geometry: Geometry, fold: int, rest: int) -> Source:
+    """The Source of so many channels with the fewest products; of these the fewest copies."""
+    own, taps = replace(geometry, C=rest), geometry.columns.taps
+    tried = sorted({div_ceil(taps, groups) for groups in range(1, taps + 1)})
+    every = [source_of(own, fold, shifts, 1) for shifts in tried if shifts * rest <= P_MAX]
+    return min(every, key=lambda one: (one.taps, one.copies))
+
+
 def seen_rows(rows: Axis, fold: int) -> int:
     """The last padded row that `fold` neighbouring rows of outputs see, from the first one on."""
     return (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
@@ -191,14 +201,14 @@ def casts_x(geometry: Geometry) -> bool:
     return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
 
 
-def can_fold(geometry: Geometry, fold: int, shifts: int) -> bool:
+def can_fold(geometry: Geometry, fold: int, shifts: int, rest: int) -> bool:
     """Whether `fold` output rows fit the columns of the Tensor Engine, and the copies of x its rows. (Engines cannot
     cast across partitions.)"""
-    rows, columns = geometry.rows, geometry.columns
-    if fold == shifts == 1:
+    rows, columns, own = geometry.rows, geometry.columns, geometry.C - rest
+    if fold == shifts == 1 and rest == 0:
         return True
-    fits = (shifts == 1 or shifts * geometry.C <= P_MAX) and (fold == 1 or fold * geometry.K <= BANK_COLUMNS)
-    fits = fits and (shifts == 1 or (shifts <= columns.taps and columns.lhs_dilation == 1))
+    fits = own > 0 and (shifts == 1 or shifts * own <= P_MAX) and (fold == 1 or fold * geometry.K <= BANK_COLUMNS)
+    fits = fits and ((shifts == 1 and rest == 0) or (shifts <= columns.taps and columns.lhs_dilation == 1))
     whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
     return fits and whole and not casts_x(geometry)
 
@@ -360,6 +370,14 @@ class PixelSchedule(PixelItems, FilterSchedule):
     banks: int
     #: whether a transpose places filters on the partitions of all slots and shifts
     packs: bool
+    #: the Source of the last K tile, if it has its own
+    rest: Source | None
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """The Source of each K tile."""
+        rest = [] if self.rest is None else [self.rest]
+        return [self.source] * (len(self.k_tiles) - len(rest)) + rest
 
 
 def padded_taps(geometry: Geometry, source: Source) -> tuple[int, int, int]:
@@ -381,9 +399,10 @@ def packs_filters(geometry: Geometry, source: Source, way: str) -> bool:
 def make_pixels(geometry: Geometry, options: Options, config: PixelSettings) -> PixelSchedule | None:
     """The PixelSchedule of settings. None if SBUF has no room or a window's steps are too large, or if rows of y are
     folded and cores share channels or the filters need several groups."""
-    fold, item = config.fold, geometry.itemsize
-    source = source_of(geometry, fold, config.shifts, config.side)
-    k_tiles = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
+    fold, own, item = config.fold, geometry.C - config.rest, geometry.itemsize
+    source = source_of(replace(geometry, C=own), fold, config.shifts, config.side)
+    rest = source_of_rest(geometry, fold, config.rest) if config.rest else None
+    k_tiles = [[own_piece(*part)] for part in (*cut(own, P_MAX), *([(own, config.rest)] if rest else ()))]
     way = way_of(geometry, False)
     packs = packs_filters(geometry, source, way)
     k_bytes = item * (source.taps * fold if packs else len(k_tiles) * num_taps(geometry))
@@ -403,7 +422,8 @@ def make_pixels(geometry: Geometry, options: Options, config: PixelSettings) -> 
     if not fits_sbuf(2 * math.prod(window_shape(source, Outputs(0, 1, 0, rows, 0, columns))) * len(k_tiles) * item):
         return None
     out_tiles = pixel_out_tiles(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
-    if max(widest_step(source, sizes, out_tile, len(k_tiles)) for out_tile in out_tiles) > STEP_MAX:
+    sources = [(source, len(k_tiles))] if rest is None else [(source, len(k_tiles) - 1), (rest, 1)]
+    if max(widest_step(one, sizes, tile, count) for one, count in sources for tile in out_tiles) > STEP_MAX:
         return None
     found = PixelSchedule(
         source=source,
@@ -417,6 +437,7 @@ def make_pixels(geometry: Geometry, options: Options, config: PixelSettings) -> 
         warmup=config.warmup,
         banks=FIRST_BANKS if num_taps(geometry) == 1 else 1,
         packs=packs,
+        rest=rest,
     )
     return found if fits_sbuf(pixel_bytes(geometry, found, options)) else None
 
@@ -431,13 +452,15 @@ def widest_step(source: Source, sizes: Cut, out_tile: Outputs, num_k_tiles: int)
 
 def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> int:
     """An upper bound of bytes a partition: x of two output tiles, filters, blocks of taps, results, bias."""
-    item, y_item, k_tiles, fold = geometry.itemsize, options.epilogue.y_itemsize, len(plan.k_tiles), plan.source.fold
-    elements, kn = max(math.prod(window_shape(plan.source, one.out_tile)) for one in plan.items), most_of(plan.batches)
-    x_bytes = 2 * elements * (k_tiles * item + (geometry.hbm_itemsize if casts_x(geometry) else 0))
-    packed = plan.source.taps * fold if plan.source.copies * fold > 1 else 0
-    filters = ((0 if plan.packs else num_taps(geometry)) + packed) * k_tiles * kn * item
+    item, y_item, fold, kn = geometry.itemsize, options.epilogue.y_itemsize, plan.source.fold, most_of(plan.batches)
+    sources = plan.sources
+    elements = max(sum(math.prod(window_shape(one, item.out_tile)) for one in sources) for item in plan.items)
+    x_bytes = 2 * elements * (item + (geometry.hbm_itemsize if casts_x(geometry) else 0))
+    packed = sum(one.taps * fold for one in sources if one.copies * fold > 1)
+    filters = ((0 if plan.packs else len(sources) * num_taps(geometry)) + packed) * kn * item
     if plan.packs:
-        filters += 4 * geometry.C * math.prod(padded_taps(geometry, plan.source)[1:]) * item
+        padded = sum(math.prod(padded_taps(geometry, one)[1:]) for one in sources)
+        filters += 4 * geometry.C * padded * item
     if plan.packs or comes_raw(plan.way):
         filters += raw_bytes(geometry, plan)
     stored = 4 if keeps_sums(options.epilogue) else 2
@@ -449,23 +472,25 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> in
 
 
 def load_parts(
-    geometry: Geometry, plan: PixelSchedule, out_tile: Outputs, start: bool
+    geometry: Geometry, plan: PixelSchedule, own: Source, out_tile: Outputs, start: bool
 ) -> list[tuple[int, int, int, int]]:
-    """(first plane, planes, first row, rows of the window) of the loads of an output tile, in whole blocks. start: the
-    first load is of one block and each later one doubles the loaded part, as no earlier tile hides it; with many K
-    tiles, which make many loads of a part, it grows faster."""
+    """(first plane, planes, first row, rows of the window of a K tile with its own Source) of the loads of an output
+    tile, in whole blocks, which are those of all K tiles. start: the first load is of one block and each later one
+    doubles the loaded part, as no earlier tile hides it; with many K tiles, which make many loads of a part, it grows
+    faster."""
     source, block = plan.source, blocks_of(plan.sizes, out_tile)[0]
-    planes, rows, columns = window_shape(source, out_tile)
+    _, rows, columns = window_shape(source, out_tile)
+    own_planes, own_rows, _ = window_shape(own, out_tile)
     several, tall = out_tile.zn > 1, block.pn * block.apart
     if several:
-        axis, most, each, height = source.planes, out_tile.zn, block.zn, rows
+        axis, most, each, height = own.planes, out_tile.zn, block.zn, rows
     else:
-        axis, most, each, height = source.rows, out_tile.pn, tall, tall * source.rows.stride
+        axis, most, each, height = own.rows, out_tile.pn, tall, tall * source.rows.stride
     at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
     found, outputs, first, growth = [], 0, 0, max(1, len(plan.k_tiles) // 4)
     while outputs < most:
         outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
-        end = held(axis, outputs, source.dense and not several)
-        found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
+        end = held(axis, outputs, own.dense and not several)
+        found.append((first, end - first, 0, own_rows) if several else (0, own_planes, first, end - first))
         first = end
     return found

@@ -28,23 +28,26 @@ class Filters:
 
     loads: (K tiles of the same channels, block of taps, (first output channel from k0, count)) in order; ends: by K
     tile, the number of loads until it is complete; tiles: by K tile, [c, places, kn]; raws: loaded blocks that are not
-    in place yet; done: the number of loads in place; folded: the number of K tiles that `fold` has replaced.
+    in place yet; done: the number of loads in place; to_fold: K tiles that `fold` has yet to
+    replace.
     """
 
     def __init__(self, core, k0, kn):
         self.operands, self.geometry, self.plan, self.ledger = core.operands, core.geometry, core.plan, core.ledger
         self.k0, self.kn, self.ends, self.tiles, self.raws, self.done = k0, kn, [], [], [], 0
         self.loads: list[Any] = []
-        self.folded, plan = 0, self.plan
-        self.packs = not plan.by_rows and plan.packs
+        plan = self.plan
+        self.packs, self.sources = not plan.by_rows and plan.packs, [] if plan.by_rows else plan.sources
         self.is_raw = self.packs or comes_raw(plan.way)
-        self.folds = not plan.by_rows and plan.source.copies * plan.source.fold > 1 and not plan.packs
-        for pieces, places in zip(plan.k_tiles, plan.places):
+        folds = [] if self.packs else self.sources
+        self.to_fold = [k_tile for k_tile, source in enumerate(folds) if source.copies * source.fold > 1]
+        for k_tile, (pieces, places) in enumerate(zip(plan.k_tiles, plan.places)):
             shape = (parts_of(pieces, len(pieces)), len(places), kn)
             if self.packs:
-                shape = (plan.source.copies * shape[0], plan.source.taps, plan.source.fold * kn)
+                source = self.sources[k_tile]
+                shape = (source.copies * shape[0], source.taps, source.fold * kn)
             self.tiles.append(nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf))
-        for k_tiles in alike(plan):
+        for k_tiles in [list(range(len(plan.k_tiles)))] if self.packs else alike(plan):
             blocks = raw_blocks(self.geometry, plan, k_tiles[0]) if self.is_raw else [None]
             parts = cut(kn, nl.tile_size.pmax) if self.is_raw else [(0, kn)]
             self.loads += [(k_tiles, block, part) for block in blocks for part in parts]
@@ -95,8 +98,9 @@ class Filters:
         while self.waiting(k_tile) > 0:
             self.place_next()
         self.load(len(self.ends) - 1)
-        if self.folds and k_tile == self.folded:
-            self.fold(self.plan.source, k_tile)
+        if k_tile in self.to_fold:
+            self.to_fold.remove(k_tile)
+            self.fold(self.sources[k_tile], k_tile)
 
     def place_next(self):
         """Transpose the next load's taps, or copy them into place, and load ahead."""
@@ -109,7 +113,7 @@ class Filters:
                 own_sbuf = self.tiles[k_tile][0 : raw_sbuf.shape[0], :, part[0] : sum(part)]
                 copy_backwards(own_sbuf, raw_sbuf, self.ledger)
             elif self.packs:
-                self.transpose_packed(part, raw_sbuf)
+                self.transpose_packed(k_tile, part, raw_sbuf)
             else:
                 self.transpose_block(k_tile, block, part, raw_sbuf)
         self.done += 1
@@ -127,18 +131,19 @@ class Filters:
                 into = self.tiles[k_tile][0 : parts_of(pieces, len(pieces)), index : index + 1, k0 : k0 + kn]
                 transpose_together(into, [view], 2, self.ledger)
 
-    def transpose_packed(self, part, raw_sbuf):
-        """Transpose filters [k, c, r, s] to [(shift, slot, c), products, (row, k)]: for each output row and product a
-        block of their taps, which has zeros where a slot's row of x is outside of the row's window."""
-        source, step, (k0, kn) = self.plan.source, self.geometry.rows.stride, part
-        parts, every, _ = self.tiles[0].shape
+    def transpose_packed(self, k_tile, part, raw_sbuf):
+        """Transpose a K tile's filters [k, c, r, s] to [(shift, slot, c), products, (row, k)]: for each output row and
+        product a block of their taps, which has zeros where a slot's row of x is outside of the row's window."""
+        source, step, (k0, kn) = self.sources[k_tile], self.geometry.rows.stride, part
+        (parts, every, _), own = self.tiles[k_tile].shape, self.plan.k_tiles[k_tile][0]
+        raw_sbuf = raw_sbuf[:, own.c0 : own.c0 + own.count]
         top, *extents = padded_taps(self.geometry, source)
         if list(raw_sbuf.shape[2:]) != extents:
             taps_sbuf, raw_sbuf = raw_sbuf, constant((*raw_sbuf.shape[:2], *extents), raw_sbuf.dtype, 0.0)
             apart, (R, S) = self.geometry.rows.dilation if source.packed_taps else 1, taps_sbuf.shape[2:]
             end = top + (R - 1) * apart + 1
             copy_balanced(raw_sbuf[:, :, top:end:apart, 0:S], taps_sbuf, self.ledger)
-        tile_sbuf = self.tiles[0].reshape((parts, every, source.fold, self.kn))
+        tile_sbuf = self.tiles[k_tile].reshape((parts, every, source.fold, self.kn))
         for row in range(source.fold):
             for product in range(source.down):
                 first = top - row * step + product * source.step
@@ -199,4 +204,3 @@ class Filters:
             else:
                 copy(dst, src)
         self.tiles[k_tile] = folded_sbuf.reshape((source.copies * cn, taps * across, source.fold * K))
-        self.folded += 1

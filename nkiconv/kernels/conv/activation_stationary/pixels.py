@@ -10,7 +10,6 @@ from itertools import product
 from typing import Any
 
 from ...._nki import nisa, nl
-from ....schedules.cuts import window_of
 from ....schedules.geometry import is_transposed
 from ....schedules.pixel_tiles import (
     Block,
@@ -63,43 +62,48 @@ class PixelCore(Core):
 
     def tiles(self, items):
         """Output tiles of items; x of the next one is loaded before one is computed."""
-        plan, now_sbuf, batch = self.plan, None, -1
+        plan, now, batch = self.plan, None, -1
         warm_up(self.zeros_sbuf, plan.warmup, 1)
         for index, item in enumerate(items):
             (k0, kn), fresh, batch = plan.batches[item.batch], item.batch != batch, item.batch
             if fresh:
                 self.filters = Filters(self, k0, kn)
-                if self.filters.folds and not is_transposed(self.geometry):  # DMA places them, and may load x later
+                if self.filters.to_fold and not is_transposed(self.geometry):  # DMA places them, and may load x later
                     self.filters.complete(0)
-            if now_sbuf is None:
-                now_sbuf = self.load_out_tile(item.out_tile, True)
+            if now is None:
+                now = self.load_out_tile(item.out_tile, True)
             if fresh:
                 self.load_bias(k0, kn, plan.source.fold)
-            after_sbuf = None
+            later = None
             if index + 1 < len(items):
-                after, after_sbuf = items[index + 1].out_tile, now_sbuf
+                after, later = items[index + 1].out_tile, now
                 if after != item.out_tile:
-                    after_sbuf = self.load_out_tile(after, False)
+                    later = self.load_out_tile(after, False)
             banks = self.banks_of(item, kn * plan.source.fold)
             together = min(len(banks), plan.banks if fresh else 1)
             for some in [banks[:together], *([bank] for bank in banks[together:])]:
-                yield self.sums_of(item, now_sbuf, some)
-            now_sbuf = after_sbuf
+                yield self.sums_of(item, now, some)
+            now = later
 
     def load_out_tile(self, out_tile, start):
-        """Load x of an output tile. start: it is the first: the first block's x and the filters of each K tile come
-        first, then the rest."""
-        x_sbuf = self.new_window(out_tile, nisa.engine.vector if start else nisa.engine.gpsimd)
-        for index, part in enumerate(load_parts(self.geometry, self.plan, out_tile, start)):
-            for k_tile in range(len(self.plan.k_tiles)):
-                self.load_part(out_tile, x_sbuf, k_tile, *part)
+        """Load x of an output tile, the windows of its K tiles. start: it is the first: the first block's x and the
+        filters of each K tile come first, then the rest."""
+        plan, engine = self.plan, nisa.engine.vector if start else nisa.engine.gpsimd
+        own = 0 if plan.rest is None else 1
+        alike = plan.k_tiles[: len(plan.k_tiles) - own]
+        windows = self.new_windows(plan.source, alike, out_tile, engine)
+        if plan.rest is not None:
+            windows += self.new_windows(plan.rest, plan.k_tiles[len(alike) :], out_tile, engine)
+        every = [load_parts(self.geometry, plan, source, out_tile, start) for source in plan.sources]
+        for index, parts in enumerate(zip(*every)):
+            for k_tile, part in enumerate(parts):
+                self.load_part(out_tile, windows[k_tile], k_tile, *part)
                 if start and index == 0:
                     self.filters.load(k_tile)
-        return x_sbuf
+        return windows
 
-    def new_window(self, out_tile, engine):
-        """A window [c, K tile * planes, rows, columns] with only the zeros of loads written."""
-        source, k_tiles = self.plan.source, self.plan.k_tiles
+    def new_windows(self, source, k_tiles, out_tile, engine):
+        """Windows [c, planes, rows, columns] of K tiles, side by side, with only the zeros of loads written."""
         planes, rows, columns = window_shape(source, out_tile)
         parts = max(k_tile[0].count for k_tile in k_tiles) * source.copies
         x_sbuf = nl.ndarray((parts, len(k_tiles) * planes, rows, columns), dtype=self.operands.x_dtype, buffer=nl.sbuf)
@@ -109,25 +113,24 @@ class PixelCore(Core):
             clear_window(by_plane, first, end, 0, rows * columns, engine)
         _, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         top, end = 0, rows if w_step == 1 else 0
-        shifts, slots = self.loaded
+        shifts, slots = self.loaded(source)
         right = left + wn - (shifts - 1) * source.columns.dilation
         for slot in range(slots):
             _, hn, first, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
         for h0, h1, w0, w1 in around(rows, columns, (top, end, left, right)):
             clear_window(x_sbuf, h0, h1, w0, w1, engine)
-        return x_sbuf
+        return [x_sbuf[:, first : first + planes] for first in range(0, len(k_tiles) * planes, planes)]
 
     def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):
         """Load a part of a K tile's window: planes, and `count` rows from `start` on."""
-        source, own = self.plan.source, self.plan.k_tiles[k_tile][0]
-        dn = window_of(source.planes, out_tile.zn)
+        source, own = self.plan.sources[k_tile], self.plan.k_tiles[k_tile][0]
         d0, num_planes, before, _ = inside(source.planes, out_tile.z0, out_tile.zn)
         n = max(first_plane, before)
         nn = max(0, min(first_plane + planes, before + num_planes) - n)
         w0, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
-        alone = x_sbuf.shape[1] == dn and source.slots == 1
-        for shift, slot in product(*map(range, self.loaded)):
+        alone = len(self.plan.k_tiles) == source.slots == 1
+        for shift, slot in product(*map(range, self.loaded(source))):
             h0, hn, top, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             moved = shift * source.columns.dilation
             hidden = max(0, moved - left)
@@ -136,26 +139,24 @@ class PixelCore(Core):
             if hn <= 0 or nn <= 0 or wn <= hidden:
                 continue
             rows, columns = (top + skip * h_step, hn, h_step), (max(0, left - moved), wn - hidden, w_step)
-            dst = spaced(x_sbuf, (part, own.count), (k_tile * dn + n, nn, 1), rows, columns)
+            dst = spaced(x_sbuf, (part, own.count), (n, nn, 1), rows, columns)
             row = (h0 + skip) * source.step + (slot - source.rows.before if source.slots > 1 else 0)
             first = (own.c0, d0 + n - before, row, w0 + hidden)
             how = {"row_step": source.step, "ledger": self.ledger, "alone": alone, "row": part}
             load_x(dst, self.operands, self.geometry, first, **how)
         if source.copies > 1 and is_transposed(self.geometry):
             rows = first_plane * x_sbuf.shape[2] + start, planes * count
-            self.copy_part(x_sbuf, own.count, rows, start > 0)
+            self.copy_part(x_sbuf, source, own.count, rows, start > 0)
 
-    @property
-    def loaded(self):
+    def loaded(self, source):
         """(shifts, slots) of the copies of x that come from HBM: all, unless DMA transposes x."""
-        source = self.plan.source
         return (1, source.step) if is_transposed(self.geometry) else (source.shifts, source.slots)
 
-    def copy_part(self, x_sbuf, channels, part, later):
+    def copy_part(self, x_sbuf, source, channels, part, later):
         """Copy rows (first, count) of a window, of all planes: to slots from `step` on, which have what those before
         have further down, then all slots, one tap further on the right for each shift. later: rows before them are
         loaded. Elements beyond the right edge, and the last rows of later slots, are not read."""
-        source, row_size, each = self.plan.source, x_sbuf.shape[3], self.plan.source.slots * channels
+        row_size, each = x_sbuf.shape[3], source.slots * channels
         runs = x_sbuf.reshape((x_sbuf.shape[0], size_of(x_sbuf.shape[1:])))
         first, end = part[0] * row_size, sum(part) * row_size
         for again in range(1, source.again + 1):
@@ -177,9 +178,9 @@ class PixelCore(Core):
         blocks = blocks_of(plan.sizes, item.out_tile)
         return [Bank(block, *group, *part) for block in blocks for group in groups for part in parts]
 
-    def sums_of(self, item, x_sbuf, banks):
+    def sums_of(self, item, windows, banks):
         """Some banks that take the filters together, as `run` takes them."""
-        taps, out_tile = self.plan.source.taps, item.out_tile
+        out_tile = item.out_tile
         for bank in banks:
             shape = (pixels_of(bank.block), bank.tn, bank.kn)
             bank.psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
@@ -190,13 +191,13 @@ class PixelCore(Core):
                     nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
 
         def products(k_tile):
-            filters = self.filters.tiles[k_tile]
-            for tap in range(taps):
+            filters, source = self.filters.tiles[k_tile], self.plan.sources[k_tile]
+            for tap in range(source.taps):
                 for bank in banks:
                     moving = filters[:, tap, bank.k0 : bank.k0 + bank.kn]
                     for tile, seen in enumerate(bank.taps):
-                        if tap in seen:
-                            x = self.pixels_at(out_tile, x_sbuf, bank, tile, k_tile, tap)
+                        if tap in seen or source is self.plan.rest:
+                            x = self.pixels_at(out_tile, windows[k_tile], bank, tile, k_tile, tap)
                             dst = bank.psum[:, tile]
                             yield dst, x, moving, k_tile > 0 or tap != seen[0]
 
@@ -217,11 +218,11 @@ class PixelCore(Core):
 
     def pixels_at(self, out_tile, x_sbuf, bank, tile, k_tile, tap):
         """The stationary of a tile: its pixels at a tap."""
-        source, block = self.plan.source, bank.block
+        source, block = self.plan.sources[k_tile], bank.block
         planes, rows, columns, dense = source.planes, source.rows, source.columns, source.dense
         row, s = tap // source.across, tap % source.across * source.shifts
         t, r = divmod(row, source.down)
-        d = k_tile * window_of(planes, out_tile.zn) + block.z * planes.stride + t * planes.dilation
+        d = block.z * planes.stride + t * planes.dilation
         h = place_in(rows, out_tile.p0, out_tile.p0 + block.p, r, dense)
         w = place_in(columns, out_tile.q0, out_tile.q0 + bank.t0 + tile, s, dense)
         by_row, by_column = block.apart * rows.stride, self.plan.sizes.side * columns.stride
