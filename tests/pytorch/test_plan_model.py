@@ -261,7 +261,7 @@ def test_what_print_shows_of_long_names_and_shapes():
     assert (found.fused_note, found.totals) == ("", ())
     lines = str(found).splitlines()
     assert [line[:18].strip() for line in lines[3:5]] == ["…g_name_of_a_stage", ""]
-    assert "2 1 16 24 30 -> 16 16 24 30" in " ".join(line[25:47].strip() for line in lines[3:5])
+    assert "2 1 16 24 30 -> 16 16 24 30" in " ".join(line[27:49].strip() for line in lines[3:5])
     assert found.rows[0].plan.algorithm in lines[3]
     assert max(map(len, lines)) <= 80
 
