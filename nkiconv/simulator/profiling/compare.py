@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from .show import ROWS, WIDTH, short_path
+from .show import ROWS, plain_text, short_path, table
 
 if TYPE_CHECKING:
     from .report import Profile
@@ -44,6 +41,11 @@ class Row:
         if self.before == 0.0:
             return "" if self.after == 0.0 else "new"
         return f"{self.after / self.before - 1.0:+.1%}"
+
+    def cells(self) -> tuple[str, ...]:
+        """A table's row."""
+        numbers = (f"{value:,.2f}" if self.us else f"{value:,.0f}" for value in (self.before, self.after))
+        return self.what, *numbers, self.change
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,14 @@ class Comparison:
         screen.print(Text(f"modelled {before.modelled_us:,.2f} -> {after.modelled_us:,.2f} us: {told}"))
         if before.bound_by != after.bound_by:
             screen.print(Text(f"bound by {before.bound_by} -> {after.bound_by}"))
-        screen.print(_table("totals, engines, counts", self.rows()))
-        screen.print(_table("critical path, what moved most", self.path_rows()))
+        for title, rows in (
+            ("totals, engines, counts", self.rows()),
+            ("critical path, what moved most", self.path_rows()),
+        ):
+            screen.print(table(title, ("before", "after", "change"), (row.cells() for row in rows)))
 
     def __str__(self) -> str:
-        screen = Console(file=io.StringIO(), width=WIDTH, highlight=False, color_system=None)
-        self.show(screen)
-        file = screen.file
-        assert isinstance(file, io.StringIO)
-        return file.getvalue().rstrip() + "\n"
+        return plain_text(self.show)
 
     def _times(self) -> Iterator[Row]:
         for what, name in (("mean", "mean_us"), ("phase 0", "phase0_us"), ("worst phase", "worst_us")):
@@ -107,14 +108,3 @@ class Comparison:
     def _counts(self) -> Iterator[Row]:
         for what, name in _COUNTS:
             yield Row(what, getattr(self.before, name), getattr(self.after, name), False)
-
-
-def _table(title: str, rows: list[Row]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what", overflow="fold")
-    for heading in ("before", "after", "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        numbers = [f"{value:,.2f}" if row.us else f"{value:,.0f}" for value in (row.before, row.after)]
-        table.add_row(row.what, *numbers, row.change)
-    return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Rows of the critical path, and element sizes, that are printed.
 ROWS = 6
-#: Columns where their number is not given.
+#: Columns of plain text.
 WIDTH = 80
 
 
@@ -34,14 +34,28 @@ def quantity(value: float, unit: str = "") -> str:
     return f"{value:.3g} T{unit}"
 
 
-def text_of(found: Profile, width: int = WIDTH) -> str:
-    """A profile as plain text."""
-    screen = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
-    cores = "2 cores" if found.lnc == 2 else "1 core"
-    show(screen, found, f"{found.kernel} on {cores}", [])
-    file = screen.file
-    assert isinstance(file, io.StringIO)
+def plain_text(show_on: Callable[[Console], None]) -> str:
+    """What is shown on a screen, as plain text."""
+    file = io.StringIO()
+    show_on(Console(file=file, width=WIDTH, highlight=False, color_system=None))
     return file.getvalue().rstrip() + "\n"
+
+
+def table(title: str, numbers: Sequence[str], rows: Iterable[Iterable[str]], *, what: str = "what") -> Table:
+    """A first column of text that wraps, and columns of numbers."""
+    found = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    found.add_column(what, overflow="fold")
+    for heading in numbers:
+        found.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+def text_of(found: Profile) -> str:
+    """A profile as plain text."""
+    cores = "2 cores" if found.lnc == 2 else "1 core"
+    return plain_text(lambda screen: show(screen, found, f"{found.kernel} on {cores}", []))
 
 
 def show(screen: Console, found: Profile, title: str, floors: Sequence[str]) -> None:
@@ -75,28 +89,21 @@ def totals(found: Profile) -> Iterator[str]:
 
 def engines(found: Profile) -> Table:
     """How each engine spent its time."""
-    table = Table(
-        title="engines: share of the time, mean of the cores", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    for heading in ("engine", "instructions", "busy", "stalled", "idle"):
-        table.add_column(heading, justify="left" if heading == "engine" else "right", no_wrap=True)
-    table.add_column("stalled on", overflow="fold")
+    numbers = ("instructions", "busy", "stalled", "idle")
+    shown = table("engines: share of the time, mean of the cores", numbers, (), what="engine")
+    shown.add_column("stalled on", overflow="fold")
     for name in dict.fromkeys(use.engine for use in found.engines):
         uses = [use for use in found.engines if use.engine == name]
         count = sum(use.instructions for use in uses)
         if count:
-            table.add_row(name, f"{count:,}", *_shares(uses))
-    return table
+            shown.add_row(name, f"{count:,}", *_shares(uses))
+    return shown
 
 
 def _shares(uses: Sequence[EngineUse]) -> Iterator[str]:
     span = sum(use.busy_us + use.stalled_us + use.idle_us for use in uses)
-    for part in (
-        sum(use.busy_us for use in uses),
-        sum(use.stalled_us for use in uses),
-        sum(use.idle_us for use in uses),
-    ):
-        yield f"{part / span:.0%}"
+    for part in ("busy_us", "stalled_us", "idle_us"):
+        yield f"{sum(getattr(use, part) for use in uses) / span:.0%}"
     causes: dict[str, float] = {}
     for use in uses:
         for what, us in use.stalls_us.items():
@@ -107,13 +114,8 @@ def _shares(uses: Sequence[EngineUse]) -> Iterator[str]:
 
 def path(heading: str, shares: Sequence[Share]) -> Table:
     """The largest shares of the critical path."""
-    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what", overflow="fold")
-    for name in ("us", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in shares[:ROWS]:
-        table.add_row(short_path(one.what), f"{one.us:,.2f}", f"{one.share:.0%}")
-    return table
+    rows = ((short_path(one.what), f"{one.us:,.2f}", f"{one.share:.0%}") for one in shares[:ROWS])
+    return table(heading, ("us", "share"), rows)
 
 
 def short_path(what: str) -> str:
@@ -173,10 +175,8 @@ def sensitivity(found: Profile) -> Table:
     title = f"sensitivity: {low:,.2f} to {high:,.2f} us (phase 0: {base:,.2f}); {most.constant} matters most"
     if most.spread_us(base) == 0.0:
         title = f"sensitivity: none of the inferred constants moves the {base:,.2f} us of phase 0"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("inferred constant", overflow="fold")
-    for heading in ("low", "high", "us at low", "us at high"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for one in found.sensitivity:
-        table.add_row(one.constant, f"{one.low:g}", f"{one.high:g}", f"{one.low_us:,.2f}", f"{one.high_us:,.2f}")
-    return table
+    rows = (
+        (one.constant, f"{one.low:g}", f"{one.high:g}", f"{one.low_us:,.2f}", f"{one.high_us:,.2f}")
+        for one in found.sensitivity
+    )
+    return table(title, ("low", "high", "us at low", "us at high"), rows, what="inferred constant")
