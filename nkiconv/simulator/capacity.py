@@ -37,11 +37,11 @@ class Peak:
 
 @dataclass(frozen=True)
 class Usage:
-    """Peaks of one core's run: SBUF and PSUM bytes per partition, and the most PSUM banks needed at once."""
+    """Of one core's run: most SBUF and PSUM bytes per partition that were live at once, and most PSUM banks needed."""
 
-    sbuf: Peak = Peak()
-    psum: Peak = Peak()
-    psum_banks: int = 0
+    sbuf_peak_bytes: int = 0
+    psum_peak_bytes: int = 0
+    psum_peak_banks: int = 0
 
 
 def _births(infos: Iterable[StorageInfo], buffer: MemoryRegion) -> Iterator[tuple[StorageInfo, list[StorageInfo]]]:
@@ -124,7 +124,7 @@ def check_capacity(program: Program, *, overflow: bool = False) -> Usage:
         _judge(program, "NKI019", PSUM, fullest, hw.PSUM_BYTES_PER_PARTITION, banked=banked, overflow=overflow)
     for buffer in (SBUF, PSUM):
         _check_addresses(program, buffer)
-    return Usage(sbuf, _peak(infos, PSUM), most)
+    return Usage(sbuf.bytes_per_partition, _peak(infos, PSUM).bytes_per_partition, most)
 
 
 def _judge(

@@ -51,17 +51,17 @@ class Execution:
     @property
     def sbuf_peak_bytes(self) -> int:
         """Most SBUF bytes per partition live at once, on the fuller core."""
-        return max(program.sbuf_peak_bytes for program in self.programs)
+        return max(program.usage.sbuf_peak_bytes for program in self.programs)
 
     @property
     def psum_peak_bytes(self) -> int:
         """Most PSUM bytes per partition live at once, on the fuller core."""
-        return max(program.psum_peak_bytes for program in self.programs)
+        return max(program.usage.psum_peak_bytes for program in self.programs)
 
     @property
     def psum_peak_banks(self) -> int:
         """Most PSUM banks needed at once, on the fuller core."""
-        return max(program.psum_peak_banks for program in self.programs)
+        return max(program.usage.psum_peak_banks for program in self.programs)
 
 
 class Kernel:

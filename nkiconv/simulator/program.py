@@ -114,21 +114,6 @@ class Program:
         #: state of the random number generators
         self.random = Generators(core)
 
-    @property
-    def sbuf_peak_bytes(self) -> int:
-        """Most SBUF bytes per partition that were live at once."""
-        return self.usage.sbuf.bytes_per_partition
-
-    @property
-    def psum_peak_bytes(self) -> int:
-        """Most PSUM bytes per partition that were live at once."""
-        return self.usage.psum.bytes_per_partition
-
-    @property
-    def psum_peak_banks(self) -> int:
-        """Most PSUM banks that were needed at once."""
-        return self.usage.psum_banks
-
     def record(
         self,
         engine: str,

@@ -38,8 +38,8 @@ def reduce_all(values: Array, op: Op) -> Array:
     return total.astype(values.dtype, copy=False)
 
 
-def _reduced_axes(data: NkiTensor, axis: Any) -> tuple[int, ...]:
-    """The reduced dims in order (NKI062)."""
+def reduced_axes(data: NkiTensor, axis: Any) -> tuple[int, ...]:
+    """The dims that `axis` (an int or several, negative ones from the end) names, in order; the last ones (NKI062)."""
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     if not given or any(type(a) is not int for a in given):
         fail("NKI062", f"axis={axis!r} is neither an int nor a tuple of ints", data=data)
@@ -72,7 +72,7 @@ def tensor_reduce(
     check.bitvec_dtypes(token, dst=dst, data=data)
     if negate and token.kind == BITVEC:
         fail("NKI064", f"negate with {token!r}", data=data)
-    axes = _reduced_axes(data, axis)
+    axes = reduced_axes(data, axis)
     kept = free_size(data) // int(np.prod([data.shape[a] for a in axes]))
     check.same_partitions(dst=dst, data=data)
     check.holds(kept, "the reduction", dst=dst, data=data)

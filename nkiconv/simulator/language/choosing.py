@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import isa
-from ..objects import dtype_name
 from ..ops import OPS
 from ..rules import fail
 from ..tensor import NkiTensor
-from .creation import ndarray, require_tiles
+from .creation import cast, ndarray, require_tiles
 
 
 def where(condition: NkiTensor, x: NkiTensor, y: NkiTensor, dtype: Any = None) -> NkiTensor:
@@ -26,11 +25,7 @@ def where(condition: NkiTensor, x: NkiTensor, y: NkiTensor, dtype: Any = None) -
     chosen = ndarray(condition.shape, "uint8")
     isa.tensor_scalar(chosen, condition, OPS["not_equal"], 0.0)
     isa.tensor_copy(dst, y)
-    if x.dtype != dst.dtype:
-        cast = ndarray(x.shape, dst.dtype)
-        isa.tensor_copy(cast, x)
-        x = cast
-    isa.tensor_copy_predicated(dst, x, chosen)
+    isa.tensor_copy_predicated(dst, cast(x, dst.dtype), chosen)
     return dst
 
 
@@ -49,8 +44,4 @@ def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: 
         fail("NKI062", f"axis={axis!r}; only 0, over the flattened free dims", data=data)
     dst = ndarray(indices.shape, data.dtype)
     isa.nc_n_gather(dst, data, indices)
-    if dtype is None or dtype_name(dtype) == data.dtype:
-        return dst
-    cast = ndarray(indices.shape, dtype)
-    isa.tensor_copy(cast, dst)
-    return cast
+    return cast(dst, dtype)

@@ -93,6 +93,18 @@ def full(shape: Any, fill_value: Any, dtype: Any, buffer: Any = sbuf, name: str 
     return tensor
 
 
+def copied(x: NkiTensor, dtype: Any, buffer: Any = sbuf) -> NkiTensor:
+    """A copy of a tile in a dtype: one tensor_copy."""
+    dst = ndarray(x.shape, dtype, buffer)
+    isa.tensor_copy(dst, x)
+    return dst
+
+
+def cast(x: NkiTensor, dtype: Any, buffer: Any = sbuf) -> NkiTensor:
+    """A tile itself, or a copy where another dtype is asked for."""
+    return x if dtype is None or dtype_name(dtype) == x.dtype else copied(x, dtype, buffer)
+
+
 def zeros(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTensor:
     """A new tensor of zeros."""
     return full(shape, 0, dtype, buffer, name)

@@ -10,7 +10,7 @@ from .. import isa
 from ..objects import as_int, dtype_name
 from ..rules import fail
 from ..tensor import NkiTensor
-from .creation import checked_shape, ndarray, require_tiles
+from .creation import cast, checked_shape, copied, ndarray, require_tiles
 from .regions import psum, sbuf
 
 
@@ -28,11 +28,7 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
         fail("NKI114", f"{x.shape[1]} columns would become partitions, at most {hw.PARTITIONS}", x=x)
     turned = ndarray((x.shape[1], x.shape[0]), x.dtype, psum)
     isa.nc_transpose(turned, x)
-    if dtype is None or dtype_name(dtype) == x.dtype:
-        return turned
-    dst = ndarray(turned.shape, dtype, psum)
-    isa.tensor_copy(dst, turned)
-    return dst
+    return cast(turned, dtype, psum)
 
 
 def _require_2d(**operands: NkiTensor) -> None:
@@ -57,9 +53,7 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
         warnings.warn(
             "nl.matmul without transpose_x=True fails under AWS's NKI 0.4 to 0.6; transpose x first", stacklevel=2
         )
-        turned = transpose(x)
-        stationary = ndarray(turned.shape, x.dtype)
-        isa.tensor_copy(stationary, turned)
+        stationary = copied(transpose(x), x.dtype)
     if stationary.shape[1] > hw.STATIONARY_FREE_MAX:  # said of x, before there is a result of too many partitions
         fail("NKI103", f"x.T has {stationary.shape[1]} columns, at most {hw.STATIONARY_FREE_MAX}", x=x)
     dst = ndarray((stationary.shape[1], y.shape[1]), "float32", psum)
@@ -98,18 +92,12 @@ def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
         if x.shape[dim] != sizes[dim]:
             view = view.broadcast(dim, sizes[dim])
     if sizes[0] == x.shape[0]:
-        return _copied(view, wanted)
+        return copied(view, wanted)
     spread = ndarray(sizes, x.dtype)
     for start in range(0, sizes[0], hw.QUADRANT_PARTITIONS):
         rows = spread[start : min(start + hw.QUADRANT_PARTITIONS, sizes[0])]
         isa.nc_stream_shuffle(rows, view, [0] * hw.SHUFFLE_MASK_ENTRIES)
-    return spread if wanted == x.dtype else _copied(spread, wanted)
-
-
-def _copied(view: NkiTensor, dtype: str) -> NkiTensor:
-    dst = ndarray(view.shape, dtype)
-    isa.tensor_copy(dst, view)
-    return dst
+    return cast(spread, wanted)
 
 
 def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
@@ -123,4 +111,4 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
     _require_2d(src=src)
     tile = ndarray((src.shape[1], src.shape[0]), src.dtype)
     isa.dma_transpose(tile, src)
-    return tile if dtype is None or dtype_name(dtype) == src.dtype else _copied(tile, dtype)
+    return cast(tile, dtype)

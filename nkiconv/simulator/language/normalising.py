@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from .. import isa
+from ..isa.reductions import reduced_axes
 from ..ops import OPS, Op
 from ..tensor import NkiTensor
 from ..views import Ints
 from .creation import ndarray, require_tiles
-from .reductions import Axis, each, new_statistic, reduced, reduced_axes
+from .reductions import Axis, each, new_statistic, reduced
 
 
 def _with_each(dst: NkiTensor, x: NkiTensor, op: Op, statistic: NkiTensor, axes: Ints) -> None:

@@ -10,7 +10,7 @@ from ..dtypes import DTYPES
 from ..ops import OPS
 from ..rules import fail
 from ..tensor import NkiTensor
-from .creation import ndarray, require_tiles
+from .creation import cast, ndarray, require_tiles
 from .regions import sbuf
 
 #: Bits of a random number that fp32 holds exactly, so that it stays below 1.
@@ -71,9 +71,6 @@ def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
     Raises NkiError (NKI040; what nisa.dropout raises). Source: isa dropout.
     """
     require_tiles(x=x)
-    dst = ndarray(x.shape, dtype or x.dtype)
-    kept = dst if dst.dtype == x.dtype else ndarray(x.shape, x.dtype)
+    kept = ndarray(x.shape, x.dtype)
     isa.dropout(kept, x, rate)
-    if kept is not dst:
-        isa.tensor_copy(dst, kept)
-    return dst
+    return cast(kept, dtype)

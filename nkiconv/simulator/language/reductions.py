@@ -7,25 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import isa
+from ..isa.reductions import reduced_axes
 from ..objects import dtype_name
 from ..ops import OPS, Op
-from ..rules import fail
 from ..tensor import NkiTensor
 from ..views import Ints
 from .creation import ndarray, require_tiles
 
 Axis = int | Sequence[int]
-
-
-def reduced_axes(x: NkiTensor, axis: Any) -> Ints:
-    """The dims that `axis` (an int or several, negative ones from the end) names, in order; the last ones (NKI062)."""
-    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    if not given or any(type(a) is not int for a in given):
-        fail("NKI062", f"axis={axis!r} is neither an int nor several", x=x)
-    axes = tuple(sorted(a + x.ndim if a < 0 else a for a in given))
-    if axes[0] < 1 or axes != tuple(range(x.ndim - len(axes), x.ndim)):
-        fail("NKI062", f"axis={axis!r} of a {x.ndim}-d tile", x=x)
-    return axes
 
 
 def num_reduced(x: NkiTensor, axes: Ints) -> int:

@@ -12,7 +12,7 @@ from .. import isa
 from ..dtypes import DTYPES
 from ..ops import OPS
 from ..tensor import NkiTensor
-from .creation import ndarray, require_tiles
+from .creation import copied, ndarray, require_tiles
 
 #: fp32 numbers from here on are whole.
 _WHOLE = 2.0**23
@@ -52,10 +52,9 @@ def trunc(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 def _rounded(x: NkiTensor, overshot: str, undo: str, dtype: Any) -> NkiTensor:
     """x rounded to the nearest, less (or plus) one where the nearest is `overshot` than x."""
     require_tiles(x=x)
-    dst = ndarray(x.shape, dtype or x.dtype)
     if not DTYPES[x.dtype].is_float:
-        isa.tensor_copy(dst, x)
-        return dst
+        return copied(x, dtype or x.dtype)
+    dst = ndarray(x.shape, dtype or x.dtype)
     nearest, wrong, fits = (ndarray(x.shape, kind) for kind in ("int32", "float32", "uint8"))
     out = dst if dst.dtype == x.dtype else ndarray(x.shape, x.dtype)
     isa.tensor_copy(nearest, x)

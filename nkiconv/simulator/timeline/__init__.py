@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from .dependencies import written_storages
 from .line import NOTHING, QUEUE_FULL, SPACE, Options, Order, Timeline
+from .no_effect import unread_matmuls
 from .reloads import dropped_loads
 from .repeats import repeated_ns, times_run
 from .schedule import run
 from .tasks import ENGINES, Tasks, build, price_again
-from .unread import unread_matmuls
 
 __all__ = [
     "ENGINES",

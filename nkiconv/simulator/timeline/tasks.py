@@ -15,10 +15,9 @@ from ..memory import PSUM, Region
 from ..program import Instruction, Program
 from ..timing import AnyPrice, DmaPrice, MeetPrice, PriceList, Rates
 from .dependencies import Dependencies, written_storages
-from .fills import overwritten_fills
+from .no_effect import overwritten_fills, unread_matmuls
 from .pieces import Pieces
 from .reloads import dropped_loads, resident
-from .unread import unread_matmuls
 
 #: Engines of one core that take instructions from a queue; a task's engine is core * len(ENGINES) + position here.
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")

@@ -1,6 +1,7 @@
-"""Memsets of PSUM that the compiler drops: those without an effect, as matmuls overwrite all of it first.
+"""Writes of PSUM without an effect, which the compiler drops, or may drop.
 
 A matmul overwrites data that no matmul has written, so a memset before a sum has no effect (traces: trn2.toml, NA).
+Matmuls without a reader keep the array busy, as warm-ups do (trn2.toml, scheduling.drops_unread).
 """
 
 from __future__ import annotations
@@ -72,3 +73,13 @@ def _touch(pending: dict[int, list[_Fill]], region: Region, by_matmul: bool, dro
             dropped.add(fill.index)
         if not by_matmul or not fill.left:
             fills.remove(fill)
+
+
+def unread_matmuls(instructions: Sequence[Instruction]) -> frozenset[int]:
+    """Indices of one core's matmuls and transposes into tiles of PSUM that no instruction reads."""
+    read = {region.info.id for each in instructions for region in each.reads if region.info.buffer is PSUM}
+    return frozenset(
+        each.index
+        for each in instructions
+        if each.engine == "tensor" and all(region.info.id not in read for region in each.writes)
+    )
