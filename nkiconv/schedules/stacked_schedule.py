@@ -31,13 +31,16 @@ BUSY_COLUMNS = 128
 FILTER_PARTS = 3
 #: Pieces of the first output tile's loads, if it has as many parts of sums.
 FIRST_PIECES = 6
+#: Bytes a partition of planes of X that a DMA loads, at least: more take longer than any trigger; of the first.
+DMA_BYTES, FIRST_BYTES = 4096, 512
 #: For depthwise problems, buffers of stationaries: one is filled while the other is used.
 ROUND_BUFFERS = 2
 
 
 @dataclass(frozen=True)
 class XBox:
-    """Rows b .. b+bn-1 of blocks m .. m+mn-1 of X at shift d, columns low .. high-1; x's column is `moved` further."""
+    """Rows b .. b+bn-1 of blocks m .. m+mn-1 of planes z .. z+zn-1 of X at shift d, columns low .. high-1; x is
+    `moved` columns further."""
 
     d: int
     low: int
@@ -47,6 +50,8 @@ class XBox:
     bn: int
     m: int
     mn: int
+    z: int
+    zn: int
 
 
 @dataclass(frozen=True)
@@ -283,7 +288,8 @@ class Stack:
         return b, min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
 
     def x_pieces(self, lane: Lane, is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
-        """Loads of an output tile's X by (first block, end): whole blocks in one for each shift, others one by one."""
+        """Loads of an output tile's X by (first block, end): whole blocks in one for each shift and some
+        planes, others one by one."""
         m0, begin, ends = lane[1].x0, 0, [lane[1].xn]
         if is_first:
             parts = self.parts_of(lane[0].bn, lane[1].bn)
@@ -291,17 +297,28 @@ class Stack:
             ends = [self.block_rows(sum(parts[sum(some) - 1])) for some in pieces]
         for end in ends:
             found, (first, last) = [], self.whole_blocks(m0 + begin, end - begin)
-            for d, (low, high, moved) in enumerate(self.spans(lane[2].x0)):
+            planes = self.planes_together(lane[0].xn, end - begin, is_first)
+            for own, (d, (low, high, moved)) in itertools.product(planes, enumerate(self.spans(lane[2].x0))):
                 if low >= high:
                     continue
                 if first < last:
-                    found.append(XBox(d, low, high, moved, 0, self.B, first, last - first))
+                    found.append(XBox(d, low, high, moved, 0, self.B, first, last - first, *own))
                 for m in (*range(m0 + begin, first), *range(max(last, m0 + begin), m0 + end)):
                     b, bn = self.rows_held(m)
                     if bn > 0:
-                        found.append(XBox(d, low, high, moved, b, bn, m, 1))
+                        found.append(XBox(d, low, high, moved, b, bn, m, 1, *own))
             yield m0 + begin, m0 + end, found
             begin = end
+
+    def planes_together(self, planes: int, blocks: int, is_first: bool) -> list[Part]:
+        """(first, count) of planes of X that a DMA loads, of so many blocks: of the first output tile from few on."""
+        found: list[Part] = []
+        z, num_bytes = 0, FIRST_BYTES if is_first else DMA_BYTES
+        while z < planes:
+            each = div_ceil(num_bytes, blocks * self.width * self.geometry.itemsize)
+            found.append((z, planes if self.diagonal else min(planes - z, each)))
+            z, num_bytes = sum(found[-1]), min(2 * num_bytes, DMA_BYTES)
+        return found
 
     # filters of one group: Z [(u, k), (c, plane), rows of the window, columns of taps]
 

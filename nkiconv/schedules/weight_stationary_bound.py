@@ -153,10 +153,9 @@ class Bound:
         each.streamed = each.tensor if schedule.gathers else each.streamed  # each row tile has few of the columns
         each.dma = self.y_ns(tile, lanes, row_tiles)
         loads = 0
-        if self.stack is not None:  # a DMA for each shift, and for each block partly outside x
+        if self.stack is not None:  # a DMA for each shift and piece of planes, and for each block partly outside x
             every = (one.x_pieces(own, False) for one, own in self.stack.lanes_of(lane))
             loads = sum(len(found) for pieces in every for *_, found in pieces)
-            loads *= 1 if self.stack.diagonal else lane[0].xn
         return Work(
             each, Busy(dma=self.x_ns(tile, lanes), issued=loads * target.static_issue_ns), max(1, banks.total())
         )

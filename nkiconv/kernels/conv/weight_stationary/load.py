@@ -229,28 +229,27 @@ class StackedInputs(nl.NKIObject):
         return self.tiles[index % len(self.tiles)]
 
     def _load_region(self, tile, channels, lane, region):
-        """Load an XBox of some channels, plane by plane; in depthwise problems one block of all planes together."""
+        """Load an XBox of some channels. An access pattern has five dims, so that planes of several taps and channels
+        take a DMA for each plane or row."""
         geometry, stack, by_h = self.geometry, self.stack, self.geometry.x_strides[2]
-        d0, dn = plane_span(lane[0])
-        each = max(1, dn) if stack.diagonal else 1
+        planes_sbuf = tile.reshape((tile.shape[0], tile.shape[1] // self.height, self.height, tile.shape[2]))
+        planes, counts = (plane_span(lane[0])[0] + region.z, region.zn), (region.mn, region.high - region.low)
         first = (region.m * stack.G + region.b - stack.top, region.low + region.moved)
-        columns = [geometry.x_strides[3], region.high - region.low]
-        for plane in range(0, dn, each):
-            for place, pattern, offset, framed in regions_of_x(
-                geometry, channels, (d0 + plane, each), first, (region.mn, columns[1])
-            ):
-                # if planes read x alike: all channels and rows together; else a row at a time
-                ahead = pattern[:-3]
-                together = math.prod(count for _, count in ahead) == channels[1]
-                rows = [[by_h, region.bn]] if together else []
-                blocks = [stack.G * by_h, region.mn]
-                own = [*ahead, *rows, pattern[-3]] if stack.diagonal else [*rows, *ahead, blocks]
-                for b in range(1 if together else region.bn):
-                    part = (region.d * stack.B + region.b + b) * channels[1] + place[0]
-                    row = (plane + place[1]) * self.height + region.m - lane[1].x0
-                    load_region_of_x(
-                        tile, self.operands, (part, row, region.low), [*own, columns], offset + b * by_h, framed
-                    )
+        for place, pattern, offset, framed in regions_of_x(geometry, channels, planes, first, counts):
+            ahead, (by_plane, zn) = [one for one in pattern[:-3] if one[1] > 1] or pattern[:1], pattern[-3]
+            # if planes read x alike: all channels and rows together; else a row at a time
+            together = math.prod(count for _, count in ahead) == channels[1]
+            by_planes = together and len(ahead) > 1 and zn <= region.bn
+            zn, bn = 1 if by_planes else zn, region.bn if together and (by_planes or len(ahead) == 1) else 1
+            rows = [[by_h, bn]] if bn > 1 else []
+            own = [*ahead, *rows] if stack.diagonal else [*rows, *ahead]
+            own += [[by_plane, zn]] if zn > 1 else []
+            own += [[stack.G * by_h, region.mn], [geometry.x_strides[3], counts[1]]]
+            for z, b in itertools.product(range(0, pattern[-3][1], zn), range(0, region.bn, bn)):
+                part, at = (region.d * stack.B + region.b + b) * channels[1] + place[0], region.z + place[1] + z
+                into, at = (planes_sbuf, [at]) if zn > 1 else (planes_sbuf[:, at], [])
+                there = (part, *at, region.m - lane[1].x0, region.low)
+                load_region_of_x(into, self.operands, there, own, offset + z * by_plane + b * by_h, framed)
 
 
 class StackedPrologue(nl.NKIObject):
