@@ -92,6 +92,9 @@ class Bound:
         #: ns until the first filters are loaded; ns of the Tensor Engine at its full rate
         self.there_ns = first_load_ns(target) + self.filters.waits + self.filters.moved / len(schedule.k_tiles)
         self.array_ns = self.busy.tensor
+        #: ns of the triggers of all filters, after which x of further output tiles is loaded; of its work
+        self.issued_ns = self.filters.issued * len(residents[steps[0][0]].tiles)
+        self.further_ns = self.array_ns * (1 - len(groups) / len(steps))
 
     def ns(self) -> float:
         """ns from the first DMA to the last."""
@@ -108,7 +111,8 @@ class Bound:
         together = self.stack.V if self.stack else 1  # banks that are stored together
         end_ns = last_store_ns(target) + (last.each.read + last.each.dma) * together / last.banks
         exposed = EXPOSED if self.shift is None else SHIFTED
-        return total_ns(target, begin_ns, begin_ns - target.first_packet_ns, busy, end_ns, exposed)
+        least_ns = self.there_ns + self.issued_ns + self.further_ns + end_ns
+        return max(least_ns, total_ns(target, begin_ns, begin_ns - target.first_packet_ns, busy, end_ns, exposed))
 
     @property
     def warm_up(self) -> int:
