@@ -35,11 +35,8 @@ class Case:
         Raises UnsupportedError: as `ConvProblem.toward`.
         """
         problem = self.problem.toward(direction)
-        return (
-            self
-            if direction == "forward"
-            else dataclasses.replace(self, name=f"{self.name} {direction}", problem=problem)
-        )
+        name = self.name if direction == "forward" else f"{self.name} {direction}"
+        return dataclasses.replace(self, name=name, problem=problem)
 
 
 @functools.cache

@@ -318,15 +318,9 @@ def _check(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[in
     errors += refused(GeometryError, rules.shape("x", x.shape, x_shape, letters[0]))
     errors += refused(GeometryError, rules.shape("w", w.shape, problem.filter_shape, letters[1]))
     if channels is not None and not problem.is_depthwise:
-        errors.append(_channels_not_depthwise(channels, problem))
+        counts = f"groups={problem.groups}, C={problem.C}, K={problem.K}"
+        errors.append(UnsupportedError(f"channels={channels}: need a depthwise problem ({counts}); leave them out"))
     raise_all("the reference cannot convolve these", errors)
-
-
-def _channels_not_depthwise(channels: Sequence[int], problem: ConvProblem) -> UnsupportedError:
-    return UnsupportedError(
-        f"channels={channels}: need a depthwise problem (groups={problem.groups}, C={problem.C}, K={problem.K}); "
-        "leave them out"
-    )
 
 
 def _pad(x: AnyArray, problem: ConvProblem) -> Float64Array:

@@ -6,7 +6,6 @@ import importlib
 import sys
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 from . import collectives, compiler, declarations, isa, language, launch
 from .allowed import Allowed, default, set_default
@@ -88,26 +87,15 @@ def _modules() -> dict[str, ModuleType]:
     """Our modules by the names that AWS gives them."""
     package = ModuleType("nki", "AWS's Neuron Kernel Interface as nkiconv.simulator runs it.")
     package.__path__ = []  # a package without files: nothing else of the simulator is found under its name
-    parts: dict[str, Any] = {
-        "jit": launch.jit,
-        "simulate": launch.simulate,
-        "dtype": str,
+    parts = {
         "isa": isa,
         "language": language,
         "typing": declarations,
         "compiler": compiler,
         "collectives": collectives,
     }
-    vars(package).update(parts)
-    return {
-        "nki": package,
-        "nki.isa": isa,
-        "nki.isa.constants": enums,
-        "nki.language": language,
-        "nki.typing": declarations,
-        "nki.compiler": compiler,
-        "nki.collectives": collectives,
-    }
+    vars(package).update(parts, jit=launch.jit, simulate=launch.simulate, dtype=str)
+    return {"nki": package, "nki.isa.constants": enums, **{f"nki.{name}": module for name, module in parts.items()}}
 
 
 def _aws_nki() -> str | None:

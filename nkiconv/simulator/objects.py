@@ -62,21 +62,14 @@ class DeviceInteger(NKIObject):
 
     __slots__ = ("set_by", "value")
     dtype: str
+    #: as refusals call it, and their remedy for Python's operators
+    kind = "a register"
+    advice = "compute with nisa.register_* or index with nl.ds(register, n)"
 
     def __init__(self, value: int | None = None) -> None:
         self.value = value
         #: the last instruction that set it
         self.set_by: Instruction | None = None
-
-    @property
-    def kind(self) -> str:
-        """As refusals call it."""
-        return "a register"
-
-    @property
-    def advice(self) -> str:
-        """The remedy for Python's operators."""
-        return "compute with nisa.register_* or index with nl.ds(register, n)"
 
     def _refuse(self) -> NoReturn:
         fail("NKI032", f"{self.kind} used as a Python value")

@@ -23,20 +23,12 @@ class NkiScalar(DeviceInteger):
     """An int32 or int64 on the device; each operation gives a new one."""
 
     __slots__ = ("dtype",)
+    kind = "an NkiScalar"
+    advice = "it has + - *, and nothing takes the result of a comparison"
 
     def __init__(self, value: int | None, dtype: str) -> None:
         super().__init__(value)
         self.dtype = dtype
-
-    @property
-    def kind(self) -> str:
-        """As refusals call it."""
-        return "an NkiScalar"
-
-    @property
-    def advice(self) -> str:
-        """The remedy for other operators."""
-        return "it has + - *, and nothing takes the result of a comparison"
 
     def _computed(self, op: str, one: Any, other: Any) -> NkiScalar:
         """`one op other`, of which one is this scalar and the other an int or a scalar of its dtype (NKI161)."""

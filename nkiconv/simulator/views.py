@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterable
+from math import inf, prod
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 Ints = tuple[int, ...]
 
@@ -26,13 +30,13 @@ def is_dense(shape: Ints, strides: Ints) -> bool:
     return True
 
 
-def merged_runs(shape: Ints, strides: Ints) -> list[tuple[int, int]]:
-    """(count, stride) of the dims with size-1 dims dropped and contiguous neighbours merged."""
+def merged_runs(shape: Ints, strides: Ints, most: float = inf) -> list[tuple[int, int]]:
+    """(count, stride) of the dims with size-1 dims dropped and contiguous neighbours merged, up to `most` elements."""
     runs: list[tuple[int, int]] = []
     for n, s in zip(shape, strides, strict=True):
         if n == 1:
             continue
-        if runs and runs[-1][1] == s * n:
+        if runs and runs[-1][1] == s * n and runs[-1][0] * n <= most:
             runs[-1] = (runs[-1][0] * n, s)
         else:
             runs.append((n, s))
@@ -65,6 +69,14 @@ def reach(shape: Ints, strides: Ints) -> tuple[int, int]:
     """Lowest and highest element that a view meets, relative to its first."""
     spans = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     return sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
+
+
+def places(dims: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+    """Where the elements of a pattern lie; dims: (count, stride), outermost first."""
+    found = np.zeros(1, dtype=np.int64)
+    for count, stride in dims:
+        found = (found[:, None] + stride * np.arange(count)).reshape(-1)
+    return found
 
 
 def outside(shape: Ints, strides: Ints, first: int, limit: int, free: int) -> str:

@@ -1,31 +1,29 @@
 """Every filter gradient that a test of this folder runs needs no more SBUF than its schedule says."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from nkiconv.kernels import gradients
 from nkiconv.kernels.gradients import depthwise_conv1d as rows
 from nkiconv.schedules import blocks_schedule, diagonals, skewed
-from nkiconv.simulator import launch
+from nkiconv.simulator.capacity import check_capacity
 from nkiconv.simulator.running import running
 
 
 @pytest.fixture(autouse=True)
 def _needs_no_more_than_it_says(monkeypatch):
-    sizes, check = {}, launch.check_capacity
-
     def held(run, said):
-        def noted(*operands):
+        def checked(*operands):
+            program = running()
+            first = len(program.instructions)
             run(*operands)
-            sizes[id(running())] = said(operands)
+            own = [info for info in program.allocations if info.last >= first]
+            used = check_capacity(SimpleNamespace(allocations=own, instructions=program.instructions))
+            assert used.sbuf_peak_bytes <= said(operands)
 
-        return noted
+        return checked
 
-    def checked(program, **how):
-        usage, size = check(program, **how), sizes.pop(id(program), None)
-        assert size is None or usage.sbuf_peak_bytes <= size
-        return usage
-
-    monkeypatch.setattr(launch, "check_capacity", checked)
     table = {}
     for name, own in (("blocks", blocks_schedule), ("diagonals", diagonals)):
         find, run = gradients.TABLE[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Collection
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..memory import PSUM
 from ..ops import BITVEC, UNARY_GEN4, Op
 from ..rules import fail
 from ..tensor import NkiTensor
-from ..views import Ints
+from ..views import Ints, merged_runs, places
 from .enums import engine as Engine
 from .values import first_partition, free_size
 
@@ -79,20 +80,9 @@ def _too_long(n: int, stride: int) -> bool:
 @functools.lru_cache(maxsize=1 << 14)
 def _free_runs(shape: Ints, strides: Ints) -> int | None:
     """Free dims of a view as the hardware walks them; None if one is too long. Kernels use few patterns very often."""
-    runs = 0
-    run_size = run_stride = 0
-    for n, s in zip(shape[1:], strides[1:], strict=True):
-        if n == 1:
-            continue
-        if _too_long(n, s):
-            return None
-        if runs and run_stride == s * n and run_size * n <= hw.AXIS_SIZE_MAX:
-            run_size *= n
-        else:
-            runs += 1
-            run_size = n
-        run_stride = s
-    return runs
+    if any(map(_too_long, shape[1:], strides[1:])):
+        return None
+    return len(merged_runs(shape[1:], strides[1:], hw.AXIS_SIZE_MAX))
 
 
 def on_gpsimd(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
@@ -173,18 +163,13 @@ def aliases(tensor: NkiTensor) -> bool:
 @functools.lru_cache(maxsize=1 << 14)
 def _aliases(shape: Ints, strides: Ints) -> bool:
     """Whether a view has an element twice."""
-    dims = sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1)
+    dims = sorted(((n, abs(s)) for n, s in zip(shape, strides, strict=True) if n > 1), key=lambda dim: dim[1])
     reach = 0
-    for stride, n in dims:
+    for n, stride in dims:
         if stride <= reach:
-            break
+            return len(np.unique(places(dims))) < prod(shape)
         reach += stride * (n - 1)
-    else:
-        return False
-    positions = np.zeros(1, dtype=np.int64)
-    for stride, n in dims:
-        positions = (positions[:, None] + stride * np.arange(n)).reshape(-1)
-    return len(np.unique(positions)) < len(positions)
+    return False
 
 
 def operator(name: str, op: Any) -> Op:

@@ -14,6 +14,7 @@ from ..ops import BITVEC, OPS
 from ..program import Instruction, current
 from ..rules import fail
 from ..tensor import NkiTensor
+from ..views import places
 from . import check
 from .reductions import reduce_all
 from .values import free_size, read_fp32, rows, shaped, write, write_fp32
@@ -51,9 +52,7 @@ def _offset_of(offset: Any) -> int:
 
 def _affine(partitions: int, pairs: list[tuple[int, int]], offset: int, multiplier: int) -> Array:
     """offset + partition * multiplier + sum of steps, in 32-bit arithmetic, as int32 [P, F]."""
-    free = np.zeros(1, dtype=np.int64)
-    for step, count in pairs:
-        free = (free[:, None] + step * np.arange(count)).reshape(-1)
+    free = places((count, step) for step, count in pairs)
     return (offset + multiplier * np.arange(partitions)[:, None] + free).astype(np.int32)
 
 

@@ -35,11 +35,10 @@ def assemble(
     shares = [(link, rests.share(link)) for link in links]
     resting = {name for link, share in shares if share > 0.0 for name in rests.names(link)}
     times = _times(timed)
-    transfers = [price for price in prices if type(price) is DmaPrice]
-    run_of = [count for price, count in zip(prices, times, strict=True) if type(price) is DmaPrice]
-    hbm_bytes = sum(price.hbm_bytes * count for price, count in zip(transfers, run_of, strict=True))
-    products = zip(prices, times, strict=True)
-    matmul_flops = sum(price.flops * count for price, count in products if type(price) is TensorPrice)
+    counted = list(zip(prices, times, strict=True))
+    transfers = [(price, count) for price, count in counted if type(price) is DmaPrice]
+    hbm_bytes = sum(price.hbm_bytes * count for price, count in transfers)
+    matmul_flops = sum(price.flops * count for price, count in counted if type(price) is TensorPrice)
     dtype = known.dtype or _first_dtype(args)
     min_bytes = known.min_bytes if known.min_bytes is not None else argument_bytes(args, timed.execution.outputs)
     limit = roofline(min_bytes, known.flops or 0, dtype, cores, rates)
@@ -61,13 +60,13 @@ def assemble(
         path_lines=_shares(links, lambda link: _where(link, timed), span_ns),
         inferred_share=sum(link.duration_ns * share for link, share in shares) / span_ns,
         inferred_constants=tuple(sorted(resting)),
-        dma_transfers=sum(run_of),
-        dma_bytes=sum(price.payload_bytes * count for price, count in zip(transfers, run_of, strict=True)),
+        dma_transfers=sum(count for _, count in transfers),
+        dma_bytes=sum(price.payload_bytes * count for price, count in transfers),
         hbm_bytes=hbm_bytes,
         hbm_fraction=hbm_bytes / (total_ns * bytes_per_ns(cores, rates)),
         hbm_bound_share=line.hbm_bound_ns / span_ns,
         dma_efficiency=_efficiency(transfers, rates),
-        dma_elements=_elements(transfers, run_of),
+        dma_elements=_elements(transfers),
         matmul_flops=matmul_flops,
         mfu=(matmul_flops if known.flops is None else known.flops)
         / (total_ns * peak_flops_per_ns(dtype, cores, rates)),
@@ -161,9 +160,9 @@ def _resource(link: Link, timed: Timed) -> str:
     return "latency" if link.kind == HOP else link.kind
 
 
-def _efficiency(transfers: Sequence[DmaPrice], rates: Rates) -> float:
-    busy = sum(sum(price.work_ns) for price in transfers)
-    ideal = sum(price.payload_bytes for price in transfers) / rates("dma.engine_bytes_per_ns")
+def _efficiency(transfers: Sequence[tuple[DmaPrice, int]], rates: Rates) -> float:
+    busy = sum(sum(price.work_ns) for price, _ in transfers)
+    ideal = sum(price.payload_bytes for price, _ in transfers) / rates("dma.engine_bytes_per_ns")
     return ideal / busy if busy else 1.0
 
 
@@ -176,9 +175,9 @@ def _times(timed: Timed) -> list[int]:
     return [int(cores[engine // len(ENGINES)][source.index]) for engine, source in engines]
 
 
-def _elements(transfers: Sequence[DmaPrice], times: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def _elements(transfers: Sequence[tuple[DmaPrice, int]]) -> tuple[tuple[int, int], ...]:
     counts: Counter[int] = Counter()
-    for price, runs in zip(transfers, times, strict=True):
+    for price, runs in transfers:
         for size, count in price.elements:
             counts[round(size)] += count * runs
     return tuple(sorted(counts.items()))

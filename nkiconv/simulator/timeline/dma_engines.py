@@ -62,7 +62,8 @@ class DmaEngines:
 
     def __init__(self, rates: Rates, prices: Sequence[Sequence[DmaPrice]]) -> None:
         self._core = rates("dma.steady_core_gbps")
-        self._sem_write_ns = rates("dma.sem_write_ns")
+        #: from the last packet to the semaphore that says so
+        self.sem_write_ns = rates("dma.sem_write_ns")
         self._now = 0.0
         self._groups = [_grouped(each) for each in prices]
         #: by core: the flows at the heads of all queues
@@ -135,11 +136,6 @@ class DmaEngines:
             else:
                 del group.queues[transfer.queue]
         return finished, bool(over)
-
-    @property
-    def sem_write_ns(self) -> float:
-        """From the last packet to the semaphore that says so."""
-        return self._sem_write_ns
 
     def _set_rates(self) -> None:
         """Shares of each engine's time by queue, limited by the rates of the core and the HBM."""

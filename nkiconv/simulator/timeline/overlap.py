@@ -14,7 +14,7 @@ import numpy as np
 
 from ..dtypes import DTYPES, Array
 from ..memory import Region
-from ..views import Ints, merged_runs, reach
+from ..views import Ints, merged_runs, places, reach
 
 #: Runs above which two HBM views are only compared by the bytes between their first and last.
 RUNS_COMPARED = 1 << 16
@@ -168,7 +168,4 @@ def _runs(shape: Ints, strides: Ints, itemsize: int) -> tuple[Array, int] | None
     runs, length = _split(shape, strides, itemsize)
     if not _few(runs):
         return None
-    starts = np.zeros(1, dtype=np.int64)
-    for n, stride in runs:
-        starts = (starts[:, None] + np.arange(n, dtype=np.int64) * stride * itemsize).reshape(-1)
-    return np.unique(starts), length
+    return np.unique(places((n, stride * itemsize) for n, stride in runs)), length

@@ -40,6 +40,18 @@ __all__ = [
 _TENSOR_PARAMS = ("contraction", "columns", "moving_columns", "is_transpose", "onezero", "tile_position", "tile_size")
 _OTHER_PARAMS = ("op", "dge_mode", "engine", "count", "width", "n", "k", "indirect", "moved")
 
+_ENGINES = {"vector": vector_price, "scalar": scalar_price, "gpsimd": gpsimd_price}
+#: Instructions of registers and sequencers, by the constant that is their time.
+_CONTROL = {
+    "loop_branch": "control.compare_branch_ns",
+    "register_load": "control.tensor_load_reg_ns",
+    "register_store": "control.tensor_load_reg_ns",
+    "scalar_load": "control.tensor_load_reg_ns",
+    "scalar_store": "control.tensor_load_reg_ns",
+    "register_move": "gpsimd.register_move_ns",
+    "scalar_arithmetic": "gpsimd.register_move_ns",
+}
+
 
 def price(instruction: Instruction, rates: Rates) -> AnyPrice:
     """The price of one instruction.
@@ -51,8 +63,8 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
     writes, reads = instruction.writes, instruction.reads
     if op in ("core_barrier", "sendrecv"):
         return _meet(op, engine, writes, rates)
-    if op == "loop_branch":
-        busy = rates("control.compare_branch_ns")
+    if op in _CONTROL:
+        busy = rates(_CONTROL[op])
         return Price(busy, busy, op, rates.take_read())
     if engine == "tensor":
         return tensor_price(_moving_dtype(reads), params, rates)
@@ -60,26 +72,15 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
         return dma_price(op, writes, reads, params, rates)
     if "moved" in params:
         return _dynamic_copy(engine, op, params, rates)
-    if engine == "vector":
-        return vector_price(op, writes, reads, params, rates)
-    if engine == "scalar":
-        return scalar_price(op, writes, reads, params, rates)
-    if engine == "gpsimd":
-        return gpsimd_price(op, writes, reads, params, rates)
-    if op in ("register_load", "register_store", "scalar_load", "scalar_store"):
-        busy = rates("control.tensor_load_reg_ns")
-    elif op in ("register_move", "scalar_arithmetic"):
-        busy = rates("gpsimd.register_move_ns")
-    else:
+    if engine not in _ENGINES:
         raise NotImplementedError(f"timing knows no {op} on the {engine} engine")
-    return Price(busy, busy, op, rates.take_read())
+    return _ENGINES[engine](op, writes, reads, params, rates)
 
 
 def _dynamic_copy(engine: str, op: str, params: dict[str, Any], rates: Rates) -> Price:
     """A tensor_copy whose place an index decides: as the static one, and no shorter than a documented least."""
     dst, *sources = params["moved"]
-    of_engine = {"vector": vector_price, "scalar": scalar_price, "gpsimd": gpsimd_price}[engine]
-    static = of_engine(op, (dst,), tuple(sources), {}, rates)
+    static = _ENGINES[engine](op, (dst,), tuple(sources), {}, rates)
     least = rates("vector.tensor_copy_dynamic_min_cycles") * rates.cycle_ns(engine)
     longer = max(0.0, least - static.issue_ns)
     return replace(

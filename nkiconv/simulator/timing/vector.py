@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import hardware as hw
 from ..memory import PSUM, Region
+from ..views import merged_runs
 from .prices import Price
 from .rates import Rates
 
@@ -24,10 +25,8 @@ def free_elems(region: Region) -> int:
 
 def contiguous(region: Region) -> bool:
     """Whether neighbours in the innermost free dim that has more than one element are neighbours in memory."""
-    for n, stride in zip(reversed(region.shape[1:]), reversed(region.strides[1:]), strict=True):
-        if n > 1:
-            return stride == 1
-    return True
+    runs = merged_runs(region.shape[1:], region.strides[1:])
+    return not runs or runs[-1][1] == 1
 
 
 def _copy_rate(dst: Region, src: Region, rates: Rates) -> float:
