@@ -23,7 +23,7 @@ from nkiconv.simulator.profiling.settings import ignore
 from nkiconv.tools.calibrate import clocks, estimate, kept, measured, session
 from nkiconv.tools.calibrate.clocks import Chains
 from nkiconv.tools.calibrate.compare import compare
-from nkiconv.tools.calibrate.model import shared
+from nkiconv.tools.calibrate.model import ModelDevice, shared
 from nkiconv.tools.calibrate.probe import LNC
 from nkiconv.tools.calibrate.solve import solve
 from nkiconv.tools.calibrate.suite import PROBES
@@ -174,6 +174,16 @@ def test_the_command_models_where_there_is_no_device():
     assert [row["slope"]["clock"] for row in document["probes"]] == ["modelled"] * 3
     rows = json.loads(run("calibrate", "--list", "--json").stdout)["rows"]
     assert [row["probe"] for row in rows] == [probe.name for probe in PROBES]
+
+
+def test_the_command_ends_with_its_verdict(monkeypatch):
+    few = "--only", "scalar_bias"
+    lines = run("calibrate", *few).stdout.splitlines()
+    assert lines[-1] == "all right: 2 of 2 constants found; the model has the times of all 2 probes"
+    monkeypatch.setattr(ModelDevice, "seconds", None)
+    failed = run("calibrate", *few)
+    assert failed.exit_code == 1
+    assert failed.stdout.splitlines()[-1].startswith("NOT all right: 0 of ")
 
 
 PROBE = next(probe for probe in PROBES if probe.name == "vector_4x_few")

@@ -209,6 +209,14 @@ def test_no_character_is_lost(width, rows):
         assert any(f"{number:,}" in line for line in lines)
 
 
+def test_a_column_with_room_gives_it_to_a_word_that_would_break():
+    grid = Grid("shapes", ("case", "who", "us"), ("case", "who"))
+    grid.add("a_case_of_27_characters_now", "a layer of a model, of two words", "1.0")
+    screen = Console(file=io.StringIO(), width=48, color_system=None)
+    grid.show(screen)
+    assert "a_case_of_27_characters_now" in screen.file.getvalue()
+
+
 @pytest.mark.cover(1, keep=["bench-60"])
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("arguments", [

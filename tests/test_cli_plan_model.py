@@ -154,6 +154,7 @@ def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
     ("", "{folder}/nowhere.py:build", (), "nowhere.py does not exist; give the path of a Python script"),
     ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
     ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
+    ("class UNet: ...\ndef build(): ...", "{folder}/model.py:Unet", (), "no Unet; did you mean UNet?"),
     ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
     ("1 / 0", "{folder}/model.py:build", (), "importing it raised ZeroDivisionError (model.py:4): division by zero"),
     ("def build(): return 3", "{folder}/model.py:build", (), "returned int; return a torch.nn.Module"),

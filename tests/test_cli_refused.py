@@ -63,6 +63,8 @@ REFUSED = [
     (f"run {NORM} --arg eps", "--arg=eps: must be NAME=VALUE"),
     (f"run {NORM} --arg eps=one", "must be a Python literal or nl.NAME"),
     (f"run {NORM} {NORM}_fused", "a kernel runs alone"),
+    (f"run {NORM} --input 128x64:bf16", "missing a required argument: 'w'; it takes x, w, eps: give one"),
+    (f"profile {NORM} {INPUTS} --arg mu=1", "unexpected keyword argument 'mu'; it takes x, w, eps: give"),
     (f"run {NORM} --filter w.npy", "--filter: of convolutions"),
     (f"run {NORM} {INPUTS} --out y.txt --lnc 1", "go to .npy or .npz"),
     (f"run {NORM} {INPUTS} --out there.npz", "exists; name another, or overwrite it with --force"),

@@ -177,7 +177,7 @@ def _roofline(axes: Axes, found: Profile, timed: Timed) -> None:
     if not (found.flops or found.matmul_flops):
         axes.barh(["modelled", "limit of HBM"], [found.modelled_us, found.roofline_us], color=["#c44e52", "black"])
         axes.set(xlabel="us")
-        axes.set_title(f"no matmuls: {found.roofline_fraction:.0%} of the limit of its bytes", fontsize=10)
+        axes.set_title(f"no matmuls: {found.roofline_fraction:.0%} of HBM's limit", fontsize=10)
         return
     rates = timed.rates
     peak, slope = peak_flops_per_ns(found.dtype, found.lnc, rates) / 1e3, bytes_per_ns(found.lnc, rates) / 1e3

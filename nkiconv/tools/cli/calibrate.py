@@ -205,5 +205,21 @@ def _show(
         grid.add(slope.probe, *numbers, f"{slope.aa_difference:.1%}", slope.clock, verdict, style=style)
     grid.show(screen)
     notes(screen, f"inferred constants that no probe is for: {', '.join(unprobed)}")
+    say(screen, _verdict(estimates, fits), "bold")
     if path is not None:
         say(screen, f"wrote {path}; {VARIABLE}={path} makes plans, estimates and profiles use it")
+
+
+def _verdict(estimates: Sequence[Estimate], fits: Sequence[Fit]) -> str:
+    """One line: how many constants were found, which probes failed, and which the model does not follow."""
+    found = sum(one.status == "found" for one in estimates)
+    failed = [fit.slope.probe for fit in fits if fit.slope.reason]
+    missed = [fit.slope.probe for fit in fits if fit.misses]
+    wrong = [
+        f"{', '.join(names)} {words}"
+        for names, words in ((failed, "failed"), (missed, "contradict the model"))
+        if names
+    ]
+    head = "NOT all right" if wrong else "all right"
+    probes = "; ".join(wrong) or f"the model has the times of all {len(fits)} probes"
+    return f"{head}: {found} of {len(estimates)} constants found; {probes}"

@@ -18,6 +18,8 @@ from .shell import FORMATS, asked, notes, write_out
 
 #: Columns that a cell of text may be folded to before a row becomes a paragraph.
 FOLDED = 18
+#: And at the least, where another column needs the room for a word.
+LEAST_TEXT = 12
 #: Between two columns.
 _GAP = 2
 #: Characters of a heading and a cell that a paragraph does not break.
@@ -125,7 +127,21 @@ class Grid:
             more = min(spare, wanted[place] - found[place])
             found[place] += more
             spare -= more
+        self._mend_words(found)
         return found
+
+    def _mend_words(self, widths: list[int]) -> None:
+        """Widen columns that break a word, as the name of a case, by what other columns of text can give."""
+        words = [
+            max((len(word) for row in self.rows for word in row[i].split()), default=0) if heading in self.text else 0
+            for i, heading in enumerate(self.headings)
+        ]
+        for i, word in enumerate(words):
+            for j, other in enumerate(words):
+                give = min(word - widths[i], widths[j] - max(other, LEAST_TEXT)) if other and j != i else 0
+                if give > 0:
+                    widths[i] += give
+                    widths[j] -= give
 
     def _number_width(self, heading: str) -> int:
         """Of a column of numbers, whose heading may be folded between words."""

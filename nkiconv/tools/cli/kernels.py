@@ -103,6 +103,7 @@ class KernelCall:
         """The kernel, launched on `lnc` cores, while the block runs; `import nki` finds the simulator there."""
         with _our_nki(), attribute_of(self.target) as found:
             kernel = found if hasattr(found, "function") else importlib.import_module("nkiconv.simulator").jit(found)
+            self._bind(kernel.function)
             yield kernel[self.lnc]
 
     @contextlib.contextmanager
@@ -111,6 +112,16 @@ class KernelCall:
         with attribute_of(self.target) as found:
             kernel = importlib.import_module("nki").jit(found) if inspect.isfunction(found) else found
             yield on_cores(kernel, self.lnc)
+
+    def _bind(self, function: Any) -> None:
+        """Raise UnsupportedError unless the inputs and the named arguments are those that a kernel takes."""
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*self.inputs, **keywords(self.arguments))
+        except TypeError as error:
+            takes = f"it takes {', '.join(signature.parameters) or 'nothing'}"
+            remedy = "give one --input for each array, in order, and --arg NAME=VALUE for each other argument"
+            raise UnsupportedError(f"{self.target}: {error}; {takes}: {remedy}") from error
 
     def guarded(self, call: Any) -> Any:
         """The result of a call of the kernel; an error that is no rule of NKI's gets the file's line."""

@@ -95,14 +95,19 @@ def _named(target: str, path: Path, name: str) -> Any:
     guarded(f"SCRIPT={target}: importing it", path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
     found = getattr(module, name, None)
     if found is None:
-        functions = [one for one, value in vars(module).items() if inspect.isfunction(inspect.unwrap(value))]
-        close = difflib.get_close_matches(name, functions, n=3, cutoff=0.4) or functions[:3]
+        own = [one for one, value in vars(module).items() if callable(value) and _home(value) == MODULE]
+        close = difflib.get_close_matches(name, own, n=3, cutoff=0.4) or own[:3]
         remedy = f"did you mean {', '.join(close)}?" if close else "define it"
         raise UnsupportedError(f"SCRIPT={target}: {path} has no {name}; {remedy}")
     if not callable(found):
         kind = type(found).__name__
         raise UnsupportedError(f"SCRIPT={target}: {name} is no function but of type {kind}; name one")
     return found
+
+
+def _home(value: Any) -> str | None:
+    """The module that defines a function, a kernel or a class."""
+    return getattr(inspect.unwrap(value), "__module__", None)
 
 
 def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[Exception], ...] = ()) -> Any:
