@@ -75,7 +75,10 @@ def test_the_front_page_is_one_page():
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if blocks("python", text)])
 def test_python_blocks_run_in_order(page):
-    namespace(page)
+    """In a fresh process, as a reader has it: what other tests import is not there."""
+    code = "\n".join(blocks("python", PAGES[page]))
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
 
 
 @pytest.mark.simulator_only

@@ -84,7 +84,7 @@ refused(nkiconv.pointwise_mlp, {"x": IMAGE, "w1": ONE, "w2": OTHER}, [
     ({"w2": OTHER[:, 1:]}, GeometryError, r"w2.shape=\(24, 39\)"),
     ({"bias1": OTHER[0][1:]}, GeometryError, "bias1.shape"),
     ({"residual": IMAGE}, GeometryError, "residual.shape"),
-    ({"activation": "mish"}, UnsupportedError, "activation='mish'"),
+    ({"activation": "absent"}, UnsupportedError, "activation='absent'"),
     ({"x_norm": "group"}, UnsupportedError, "x_norm='group': .*or normalize x"),
     ({"x_norm": "rms", "x_norm_eps": 0.0}, UnsupportedError, "x_norm_eps=0.0"),
     ({"x_norm_weight": ONE[0]}, UnsupportedError, "x_norm_weight: .*name x_norm"),

@@ -129,7 +129,7 @@ refused(pytorch.norm_act_conv2d, {"input": X, "weight": W, "bias": B, "padding":
     ({"stats": torch.ones(1, 2, 5, 3)}, GeometryError, r"stats.shape=\(1, 2, 5, 3\): must be \[P, N, C, 3\]"),
     ({"stats": torch.ones(2, 6, 3)}, LayoutError, r"stats.shape=\(2, 6, 3\)"),
     ({"stats": torch.ones(1, 2, 6, 3).half()}, DtypeError, "stats.dtype=torch.float16: must be torch.float32"),
-    ({"x_activation": "mish"}, UnsupportedError, "x_activation='mish': accepted are"),
+    ({"x_activation": "absent"}, UnsupportedError, "x_activation='absent': accepted are"),
     ({"input": X[:, :, 0, 0]}, LayoutError, r"input.shape=\(2, 6\)"),
     ({"input": X[:, :, :1, :1], "norm": "instance", "num_groups": None}, GeometryError,
      "norm='instance' has one value for each mean"),
@@ -187,7 +187,7 @@ refused(pytorch.pointwise_mlp, MLP, [
     ({"x_norm_bias": torch.ones(C)}, UnsupportedError, "x_norm_bias: there is no norm"),
     ({"x_norm": "rms", "x_norm_weight": torch.ones(M)}, GeometryError, "x_norm_weight.shape"),
     ({"x_norm": "rms", "x_norm_bias": torch.ones(C).double()}, DtypeError, "x_norm_bias.dtype"),
-    ({"activation": "mish"}, UnsupportedError, "activation='mish'"),
+    ({"activation": "absent"}, UnsupportedError, "activation='absent'"),
 ])  # fmt: skip
 
 # Modules.
@@ -432,7 +432,7 @@ refused(pytorch.gated_short_conv, {"input": X, "weight": W}, [
 refused(pytorch.glu_conv1d, {"input": X[:, :8], "weight": W}, [
     ({"padding": "top"}, GeometryError, "padding"),
     ({"activation": True}, UnsupportedError, "activation=True"),
-    ({"activation": "mish"}, UnsupportedError, "activation"),
+    ({"activation": "absent"}, UnsupportedError, "activation"),
     ({"return_final_states": True}, GeometryError, "use 'causal'"),
 ])  # fmt: skip
 ROWS += [
