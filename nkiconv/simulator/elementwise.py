@@ -13,10 +13,11 @@ import numpy as np
 from . import isa
 from .dtypes import Array, from_fp32
 from .memory import SBUF
+from .objects import dtype_name
 from .ops import OPS, Op
 from .program import current
 from .rules import fail
-from .tensor import NkiTensor, dtype_name
+from .tensor import NkiTensor
 
 
 def apply(op: Op, *args: Any, dtype: Any = None) -> NkiTensor:

@@ -53,10 +53,11 @@ class DeviceLoop:
     #: the trail of its first iteration, and how many have ended
     first: list[Step] | None = None
     count: int = 0
-    #: of the iteration that runs: its trail, its number, and tensors allocated before it
+    #: of the iteration that runs: its trail, its number, and tensors and instructions before it
     trail: list[Step] = field(default_factory=list)
     iteration: int = 0
     allocated: int = 0
+    entered: int = 0
     #: allocations of the first iteration
     own: int = 0
     #: instructions recorded before it began, and after each iteration
@@ -67,17 +68,24 @@ class DeviceLoop:
     #: iterations that are not recorded
     skipped: int = 0
 
-    def begin(self) -> int:
-        """Enter an iteration; returns `end`'s argument."""
+    def begin(self) -> None:
+        """Enter an iteration."""
         program = self.program
         program.loops.append(self)
         self.trail, self.allocated, self.iteration = [], program.num_allocated, program.num_iterations
-        return program.begin_iteration()
+        self.entered = len(program.instructions)
+        program.scope = (*program.scope, self.iteration)
+        program.num_iterations += 1
 
-    def end(self, first: int) -> None:
-        """Leave an iteration that did what the first one did (NKI176)."""
+    def end(self) -> None:
+        """Leave an iteration that did what the first one did (NKI176): Sync, and each engine that ran something in it,
+        branches back."""
         program = self.program
-        program.end_iteration(first)
+        used = {"sync", *(instruction.engine for instruction in program.instructions[self.entered :])}
+        for engine in ("tensor", "vector", "scalar", "gpsimd", "sync"):
+            if engine in used:
+                program.record(engine, "loop_branch", (), ())
+        program.scope = program.scope[:-1]
         program.loops.pop()
         if self.first is None:
             self.first, self.own = self.trail, program.num_allocated - self.allocated

@@ -161,20 +161,6 @@ class Program:
         """A loop was left by break or return, which hardware does not do (NKI177)."""
         fail("NKI177", f"the loop at {self.left}")
 
-    def begin_iteration(self) -> int:
-        """Enter one iteration of a device loop; returns `end_iteration`'s argument."""
-        self.scope = (*self.scope, self.num_iterations)
-        self.num_iterations += 1
-        return len(self.instructions)
-
-    def end_iteration(self, first: int) -> None:
-        """Sync, and each engine that ran something since instruction `first`, branches back."""
-        used = {instruction.engine for instruction in self.instructions[first:]}
-        for engine in ("tensor", "vector", "scalar", "gpsimd", "sync"):
-            if engine in used or engine == "sync":
-                self.record(engine, "loop_branch", (), ())
-        self.scope = self.scope[:-1]
-
     def _touch(self, tensor: NkiTensor, index: int) -> None:
         storage = tensor.storage
         if storage.owner is not self and storage.owner is not self.launch:

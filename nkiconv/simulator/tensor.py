@@ -24,8 +24,6 @@ from .objects import DynamicSlice, NKIObject, as_int, dtype_name
 from .rules import fail, refused_call
 from .views import Ints, dense_strides, is_dense, merged_runs, reshaped_strides, whole_sizes
 
-__all__ = ["DynamicSlice", "NKIObject", "NkiTensor", "as_int", "dtype_name"]
-
 _ALL = slice(None)
 
 

@@ -128,7 +128,7 @@ def _accumulation(text: _Text, node: ast.AST) -> Iterator[Fault]:
 
 def _refusals(text: _Text, node: ast.AST) -> Iterator[Fault]:
     """A rule that is not enforced; a rule whose limit is off by one."""
-    if isinstance(node, ast.Expr) and _called(node.value) in ("fail", "errors.fail"):
+    if isinstance(node, ast.Expr) and (_called(node.value) == "fail" or _called(node.value).startswith("check.")):
         yield text.fault("missing rule", node, "pass")
     if isinstance(node, ast.If) and any(_called(getattr(one, "value", one)) == "fail" for one in node.body):
         for test in ast.walk(node.test):

@@ -284,6 +284,18 @@ def _integer_operand(op: Op, operand: Any, values: Array, reverse: bool) -> Any:
     return column if is_count else column.astype(values.dtype)
 
 
+def _check_two(op0: Any, op1: Any, dst: NkiTensor, **inputs: Any) -> tuple[Op, Op]:
+    """Arithmetic operators of two tensors that are like dst and not both in PSUM."""
+    check.on_chip(dst=dst, **inputs)
+    tokens = (check.binary_operator("op0", op0), check.binary_operator("op1", op1))
+    for name, token in zip(("op0", "op1"), tokens, strict=True):
+        check.arithmetic(name, token, **inputs)
+    check.alike(dst=dst, **inputs)
+    check.not_both_psum(**inputs)
+    check.writable(dst=dst)
+    return tokens
+
+
 def scalar_tensor_tensor(
     dst: NkiTensor,
     data: NkiTensor,
@@ -303,13 +315,8 @@ def scalar_tensor_tensor(
     Raises NkiError (NKI040, NKI043-NKI051). Source: isa scalar_tensor_tensor.
     """
     program = current()
-    check.on_chip(dst=dst, data=data, operand1=operand1)
-    token0 = check.arithmetic("op0", check.binary_operator("op0", op0), data=data)
-    token1 = check.arithmetic("op1", check.binary_operator("op1", op1), data=data)
-    check.alike(dst=dst, data=data, operand1=operand1)
-    check.not_both_psum(data=data, operand1=operand1)
+    token0, token1 = _check_two(op0, op1, dst, data=data, operand1=operand1)
     scalar = check.scalar_operand("operand0", operand0, data, tuple(DTYPES))
-    check.writable(dst=dst)
     if program.numeric:
         values = with_scalar(read_fp32(data), token0, operand0, reverse0)
         write_fp32(dst, apply_scalar(values, token1, shaped(read_fp32(operand1), data), reverse1))
@@ -336,13 +343,8 @@ def tensor_tensor_scan(
     Raises NkiError (NKI044, NKI045, NKI047, NKI048, NKI050, NKI051). Source: isa tensor_tensor_scan.
     """
     program = current()
-    check.on_chip(dst=dst, data0=data0, data1=data1)
-    token0 = check.arithmetic("op0", check.binary_operator("op0", op0), data0=data0)
-    token1 = check.arithmetic("op1", check.binary_operator("op1", op1), data0=data0)
-    check.alike(dst=dst, data0=data0, data1=data1)
-    check.not_both_psum(data0=data0, data1=data1)
+    token0, token1 = _check_two(op0, op1, dst, data0=data0, data1=data1)
     seed = check.scalar_operand("initial", initial, data0, tuple(DTYPES))
-    check.writable(dst=dst)
     if program.numeric:
         a, b = rows(read_fp32(data0)), rows(read_fp32(data1))
         out = np.empty_like(a)

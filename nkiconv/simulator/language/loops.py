@@ -81,13 +81,13 @@ def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], Virt
     loop = open_loop(_opened())
     value = _register_value("init", init)
     while value:
-        first = loop.begin()
+        loop.begin()
         given = VirtualRegister(value)
         returned = body_fun(given)
         value = _register_value("what body_fun returned", returned)
         if value and returned.set_by is None:
             fail("NKI170", f"what body_fun returned is {value}, which no instruction of the body sets: it never ends")
-        loop.end(first)
+        loop.end()
     loop.close()
 
 
@@ -142,13 +142,13 @@ def _iterations(loop: DeviceLoop, values: range, counted: bool, make: Callable[[
     while place < len(values):
         if place == 1 and loop.program.numeric:
             _require_room(loop, len(values))
-        first = loop.begin()
+        loop.begin()
         try:
             yield make(values[place])
         except GeneratorExit:  # by a break or return, or an error in the body
             loop.program.left = loop.location
             raise
-        loop.end(first)
+        loop.end()
         left = len(values) - 1 - place
         loop.skipped = left - 1 if left > 1 and loop.is_known() else loop.skipped
         place = len(values) - 1 if left > 1 and loop.skipped else place + 1

@@ -7,6 +7,7 @@ and ACT_TABLE_LOAD is left to the model: the cost of these three by themselves i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -193,15 +194,13 @@ def _record(
         return record
     if operands.setting("accumulator_cmd", text) not in ("", "IDLE"):
         raise TraceError(f"{record}: a use of the accumulator, which replay does not know")
-    return Record(
-        **{
-            **vars(record),
-            "dst": operands.view("dst", text),
-            "src": operands.view("src", text),
-            "partitions": operands.number_of("channels", text),
-            "pointers": operands.pointers(text),
-            "function": row["activation_fn"].lower(),
-        }
+    return dataclasses.replace(
+        record,
+        dst=operands.view("dst", text),
+        src=operands.view("src", text),
+        partitions=operands.number_of("channels", text),
+        pointers=operands.pointers(text),
+        function=row["activation_fn"].lower(),
     )
 
 
