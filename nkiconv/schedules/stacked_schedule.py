@@ -13,7 +13,20 @@ from .block_axes import Part as BlockPart
 from .block_schedule import Bank, Lane, Lanes, Place, Sweep
 from .cuts import axis_elements, cut_planes, home_tap, most_of, parts_for_cores, window_of
 from .geometry import Axis, Geometry, num_taps, span
-from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, cut_into, div_ceil, share, some_of, whole_words
+from .tiles import (
+    BANK_COLUMNS,
+    P_MAX,
+    PARTS,
+    Part,
+    cut,
+    cut_at,
+    cut_into,
+    div_ceil,
+    share,
+    slot_for,
+    some_of,
+    whole_words,
+)
 
 #: Bytes per partition of x of one output tile, of fp32 results of one output tile and M tile (half with a residual), of
 #: filters of all M tiles, and of zero-padded filters in flight.
@@ -106,6 +119,12 @@ class Stack:
     def parts(self) -> int:
         """Partitions of X."""
         return self.D * self.B * (self.kn if self.diagonal else self.geometry.C)
+
+    @cached_property
+    def places(self) -> range:
+        """The first partition of X, of output tiles in turn, with stationaries at each: so that all DMA engines load
+        the few channels that have an X of their own."""
+        return range(0, P_MAX - self.parts + 1, slot_for(self.parts)) if self.c0 > 0 else range(1)
 
     @property
     def step(self) -> int:
@@ -404,7 +423,7 @@ class Stack:
     def x_bytes(self) -> int:
         """Bytes per partition of all buffers of X."""
         blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
-        return self.ring * blocks * self.width * self.geometry.itemsize
+        return div_ceil(self.ring, len(self.places)) * blocks * self.width * self.geometry.itemsize
 
 
 def loads_by_input(geometry: Geometry, kn: int) -> bool:

@@ -169,7 +169,8 @@ class Bound:
         if self.stack is not None:
             every = self.stack.lanes_of(lanes[0])
             return sum(
-                self.loaded_ns(lane, lane[1].xn, one.parts, one.G == 1 and one.whole >= 0) for one, lane in every
+                self.loaded_ns(lane, lane[1].xn, one.parts, one.G == 1 and one.whole >= 0, len(one.places))
+                for one, lane in every
             )
         geometry, schedule, (z, p, q) = self.geometry, self.schedule, lanes[0]
         k_tiles, (_, each, _, loads) = len(schedule.k_tiles), schedule.k_tiles[-1]
@@ -182,13 +183,16 @@ class Bound:
             return k_tiles * loads * transposed_ns(self.target, each, z.xn * rows * columns, max(1, columns), item)
         return k_tiles * self.loaded_ns(lanes[0], rows, parts, True)
 
-    def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool) -> float:
-        """ns of DMA for `rows` rows of x of a lane on `parts` partitions; together: whole rows in one run."""
+    def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool, places: int = 1) -> float:
+        """ns of DMA for `rows` rows of x of a lane on `parts` partitions, in one of so many places; together: whole
+        rows in one run."""
         geometry, (z, p, q) = self.geometry, lane
         columns = min(q.xn, geometry.columns.size)
         whole = together and columns == geometry.columns.size == geometry.x_strides[2]
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
-        return moved_ns(self.target, parts * z.xn * rows * columns, run, min(P_MAX, parts), geometry.hbm_itemsize)
+        return moved_ns(
+            self.target, parts * z.xn * rows * columns, run, min(P_MAX, parts * places), geometry.hbm_itemsize
+        )
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int) -> float:
         """ns of DMA for an M tile's results of an output tile, and for the residual."""

@@ -22,7 +22,7 @@ from .options import Options
 from .prices import array_end_ns, matmul_ns, moved_ns, planes_met, round_trip_ns, transpose_ns
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of
-from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
+from .tiles import P_MAX, PARTS, QUADRANT, div_ceil, slot_for
 from .weight_stationary import (
     BESIDE,
     BLOCKS,
@@ -175,12 +175,12 @@ def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, list[P
         return m_tiles * (V * met * matmul_ns(target, geometry, each) + filters_ns)
 
     @cache
-    def loaded_ns(parts: int, G: int) -> float:
-        """ns of DMA of x in blocks of G rows on so many partitions."""
+    def loaded_ns(parts: int, G: int, places: int) -> float:
+        """ns of DMA of x in blocks of G rows on so many partitions, in one of so many places."""
         lines = div_ceil(rows.size, G)
         whole = G == 1 and geometry.x_strides[2] == columns.size
         run = columns.size * (lines if whole else 1) if geometry.x_strides[3] == 1 else 1
-        return moved_ns(target, parts * size * lines * columns.size, run, parts, geometry.hbm_itemsize)
+        return moved_ns(target, parts * size * lines * columns.size, run, parts * places, geometry.hbm_itemsize)
 
     @cache
     def filters_ns(U: int, way: str) -> float:
@@ -190,9 +190,9 @@ def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, list[P
 
     def found(sizes: Sizes, packed: list[Packed], way: str) -> float:
         U, V, products_ns, dma_ns = sizes[2], sizes[3], 0.0, filters_ns(sizes[2], way)
-        for parts, G, products in packed:
+        for index, (parts, G, products) in enumerate(packed):
             products_ns += products * array_ns(U, V, G, way)
-            dma_ns += loaded_ns(parts, G)
+            dma_ns += loaded_ns(parts, G, P_MAX // slot_for(parts) if index else 1)
         return ends_ns + max(array_end_ns(target, 0.0, products_ns), dma_ns)
 
     return found

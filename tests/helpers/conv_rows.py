@@ -251,6 +251,7 @@ _K_PACKING = {
     "a rest, window of rows": (PLAIN.replace(C=17), k_packed(4, 2, 2, 2, 4, rest=1)),
     "a rest, filters straight, dilated": (
         PLAIN.replace(C=70, K=72, rhs_dilation=(2, 1)), k_packed(2, 1, 1, 2, 2, filters="straight", rest=6)),
+    "a rest, in each place": (PLAIN.replace(C=65, N=4), k_packed(2, 1, 2, 1, 2, blocks=1, rest=1)),
     "a rest, strided": (_K_STRIDED, k_packed(16, 4, 8, 1, 16, rest=1)),
     "a rest, wide": (_K_WIDE, k_packed(8, 2, 8, 1, 8, rest=1)),
     "a rest, shifted": (PLAIN.replace(C=100), k_packed(1, 2, 1, rest=36)),

@@ -8,7 +8,7 @@ from ....schedules.block_axes import plane_span, planes_of
 from ....schedules.block_schedule import banks_of
 from ....schedules.planes import misses_planes
 from ....schedules.regions import regions_of_x
-from ....schedules.tiles import size_of
+from ....schedules.tiles import div_ceil, size_of
 from ..._engines import book_vector
 from ..._prologue import load_region_of_x, load_x
 from ..filter_feed import clear_tile, tiles_in_turn
@@ -156,8 +156,11 @@ class StackedInputs(nl.NKIObject):
             self.loads.append((channels, schedule.stack.lanes_of(residents[b].items[i][0])[which][1]))
         self.operands, self.geometry, self.stack, self.issued = operands, geometry, stack, 0
         self.height = max(rows.xn for _, (_, rows, _) in self.loads)
-        shape = (stack.parts, max(1, *[planes.xn for _, (planes, _, _) in self.loads]) * self.height, stack.width)
-        self.tiles = tiles_in_turn(min(stack.ring, len(self.loads)), shape, operands.x_dtype)
+        extents = max(1, *[planes.xn for _, (planes, _, _) in self.loads]) * self.height, stack.width
+        parts, every = stack.parts, stack.places
+        count = div_ceil(min(stack.ring, len(self.loads)), len(every))
+        whole = tiles_in_turn(count, (every[-1] + parts, *extents), operands.x_dtype)
+        self.tiles = [tile[first : first + parts] for tile in whole for first in every]
 
     def load(self, count):
         """Issue loads until there are `count`, or all; `clear` must precede the first.
@@ -181,8 +184,8 @@ class StackedInputs(nl.NKIObject):
                     self.filled.append((index, place))
                     self.copy_held(0)
             self.issued += 1
-        if self.rest is not None:
-            self.rest.load(count)
+            if self.rest is not None:
+                self.rest.load(self.issued)
 
     def take(self, index):
         """The X of a step, by K tile."""
