@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from depthwise import EDGE, Row, integers, row_of, trace, truth
+from conv_calls import FLOATS, integers
+from depthwise import EDGE, Row, row_of, trace, truth
 from draws import draws
-from epilogue import FLOATS, PLAIN, Request, check, check_stored, fitting, kernel_view, reason_to_refuse, refused
+from epilogue import PLAIN, Request, check, check_stored, fitting, kernel_view, reason_to_refuse, refused
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scope import check_in_scope
@@ -45,6 +46,7 @@ BANDED = [
     Row("dilation, crop", 1, 37, 500, 70, 1, (-3, -10), 3),
     Row("dilation, padding wider than the row", 5, 7, 30, 50, 1, (196, 196), 4),
     Row("dilation, long row", 1, 1, 9000, 300, 1, (0, 0), 5),
+    Row("thousands of taps", 1, 2, 9000, 8192, 1, (8191, 0)),
 ]
 #: x is the stationary operand.
 ROWWISE = (("x_stationary", True),)
@@ -244,14 +246,6 @@ STATEFUL = [
 def test_staged_states_are_exact(row, columns):
     config = (("columns", columns),)
     check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
-
-
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_filters_of_thousands_of_taps(dtype):
-    """8,192 taps, causal, on long rows."""
-    problem = Row("long", 1, 2, 9000, 8192, 1, (8191, 0)).problem(dtype)
-    check(problem, PLAIN, 8, whole=True, algorithm="banded")
 
 
 def test_all_digits_of_a_bias_are_added_where_x_is_stationary():

@@ -7,9 +7,10 @@ import itertools
 
 import numpy as np
 import pytest
-from depthwise import Row, integers, run, same_bits, truth
+from conv_calls import FLOATS, integers
+from depthwise import Row, run, same_bits, truth
 from draws import cores
-from epilogue import CHUNKS, FLOATS, Request, call, draw, final_state, fitting, stored, window
+from epilogue import CHUNKS, Request, call, draw, final_state, fitting, stored, window
 from scope import REFUSES, check_in_scope, runs, scope
 from tolerances import assert_exact
 

@@ -65,6 +65,10 @@ EDGE = dict([
     _row("crop inside a gap", C=3, K=2, H=6, W=7, R=2, S=3, lhs_dilation=(3, 4), padding=((-2, -1), (-5, -2))),
     _row("padding far outside", C=3, K=2, H=2, W=3, R=3, S=2, padding=((9, 14), (20, 8))),
     _row("pixels of padding only between", C=3, K=2, H=2, W=2, R=1, S=1, stride=(3, 3), padding=((2, 2), (2, 2))),
+    _row("padding alone above a crop", C=1, K=1, padding=((1, -1), (0, 0))),
+    _row("padding alone, depthwise", N=5, C=120, W=7, S=2, groups=120, stride=(2, 1), padding=((2, 5), (-3, -2))),
+    _row("padding alone behind a crop", N=3, C=4, W=2, groups=4, padding=((0, 0), (-2, 3))),
+    _row("padding alone, stride", C=3, W=2, R=3, S=3, groups=3, stride=(4, 1), padding=((3, 0), (0, 1))),
     *[_channels(C, 5) for C in (1, 3, 16, 17, 64, 100, 130)],
     *[_channels(5, K) for K in (1, 3, 16, 17, 64, 100, 130)],
     _channels(130, 130),
@@ -188,8 +192,8 @@ def check_exact(
     in_perm: Any = None, kern_perm: Any = None, out_perm: Any = None, out_dtype: str | None = None,
     x_scale: str | None = None, x_shift: str | None = None, **more: Any,
 ) -> None:  # fmt: skip
-    """Integers, in the problem's layout or by perms, on `cores`: equal to the reference rounded once. x_scale and
-    x_shift: forms of numbers, shifts far from 0; with x_upsample x has as many fewer rows and columns."""
+    """Integers, in the problem's layout or by perms, on `cores`: equal to the reference rounded once; x and w stay.
+    x_scale and x_shift: forms of numbers, shifts far from 0; with x_upsample x has as many fewer rows and columns."""
     rng = np.random.default_rng(seed)
     x, w = integers(rng, canonical(problem), w_dtype)
     times = more.get("x_upsample", 1)
@@ -201,9 +205,11 @@ def check_exact(
     more |= on_x | {name: one for name, one in given.items() if one is not None}
     reads = in_perm or X_PERMS[problem.layout], kern_perm or range(w.ndim)
     stored = [np.ascontiguousarray(one.transpose(np.argsort(perm))) for one, perm in zip((x, w), reads, strict=True)]
+    before = [one.tobytes() for one in stored]
     truth = conv_ref(prologue_ref(x, **on_x), w, problem).transpose(out_perm or Y_PERMS[problem.layout])
     for lnc in cores(problem, more.get("config")):
         assert_exact(run(*stored, problem, lnc, **more), truth, out_dtype or problem.out_dtype)
+    assert [one.tobytes() for one in stored] == before
 
 
 #: Epilogues that an algorithm's own tests ask for.

@@ -86,12 +86,6 @@ def row_of(rows: Sequence[Row], why: str) -> Row:
     return next(row for row in rows if row.why == why)
 
 
-def integers(rng: np.random.Generator, problem: ConvProblem, w_dtype: str | None = None) -> tuple[Any, Any]:
-    """x [N, C, 1, W] and w [C, 1, 1, S] in -2..2: every sum is exact in fp32."""
-    x = rng.integers(-2, 3, problem.input_shape).astype(DTYPES[problem.dtype])
-    return x, rng.integers(-2, 3, problem.filter_shape).astype(DTYPES[w_dtype or problem.dtype])
-
-
 def normals(rng: np.random.Generator, problem: ConvProblem) -> tuple[Any, Any]:
     """x and w of unit normals, rounded to the problem's dtype."""
     x = rng.standard_normal(problem.input_shape, dtype=np.float32).astype(DTYPES[problem.dtype])

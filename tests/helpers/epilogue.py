@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conv_calls import NL
 from depthwise import run, same_bits
 from draws import cores
 from tolerances import assert_exact, assert_within_limit
@@ -24,8 +25,6 @@ from nkiconv.schedules.depthwise import Options
 from nkiconv.schedules.depthwise_algorithms import unsupported_reason
 from nkiconv.simulator import KernelAssertionError
 
-NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
-FLOATS = tuple(NL)
 #: Activations that keep integers integers.
 EXACT_ACTIVATIONS = (None, "relu")
 #: Orders of chunks of x; every order matters alike, these have each chunk in each place.
@@ -115,9 +114,7 @@ def x_shape(problem: ConvProblem, request: Request) -> tuple[int, ...]:
     return (problem.N, problem.C * len(request.chunks or "x"), 1, problem.W)
 
 
-def draw(
-    rng: np.random.Generator, problem: ConvProblem, request: Request, whole: bool, w_dtype: str | None = None
-) -> Inputs:
+def draw(rng: np.random.Generator, problem: ConvProblem, request: Request, whole: bool) -> Inputs:
     """Random inputs: with `whole`, integers whose sums are exact in fp32; else normals whose sums are of order 1.
     Shifts of integers are far from 0."""
 
@@ -133,7 +130,7 @@ def draw(
     state_shape = (problem.N, problem.C, window(problem))
     return Inputs(
         x=array(x_shape(problem, request), problem.dtype),
-        w=array(problem.filter_shape, w_dtype or problem.dtype, num_terms(problem) ** -0.5),
+        w=array(problem.filter_shape, problem.dtype, num_terms(problem) ** -0.5),
         bias=array((problem.C,), request.bias),
         residual=array(problem.output_shape, request.residual),
         state=array(state_shape, problem.dtype if request.state else None),
@@ -217,9 +214,12 @@ def call(inputs: Inputs, problem: ConvProblem, request: Request, lnc: int, **mor
 def check(problem: ConvProblem, request: Request, seed: int, *, whole: bool, **more: Any) -> Any:
     """Hold the kernel against the truth, final states exactly where they are x; returns y.
 
-    On `cores` exact where whole inputs stay integers; elsewhere within the bound, the same bits on 1 and 2.
+    On `cores` exact where whole inputs stay integers; elsewhere within the bound, the same bits on 1 and 2. Inputs
+    stay as they are.
     """
-    inputs = draw(np.random.default_rng(seed), problem, request, whole, more.pop("w_dtype", None))
+    inputs = draw(np.random.default_rng(seed), problem, request, whole)
+    given = [one for one in (inputs.x, inputs.w, inputs.bias, inputs.residual) if one is not None]
+    before = [one.tobytes() for one in given]
     right = truth(inputs, problem, request)
     exact = whole and request.exact
     out_dtype, first = request.out(problem), None
@@ -233,6 +233,7 @@ def check(problem: ConvProblem, request: Request, seed: int, *, whole: bool, **m
         first = (found, final) if first is None else first
         assert exact or same_bits(found, first[0])
         assert_final(final, first[1], right, problem, request)
+    assert [one.tobytes() for one in given] == before
     return first[0]
 
 
