@@ -319,6 +319,10 @@ KERNEL_CALLS = [
     *(("depthwise_conv1d_implicit_gemm", OF_ROWS | changed, message) for changed, message in KERNEL),
     ("conv3d_implicit_gemm", OF_VOLUMES | {"kern_perm": (0, 1, 3, 2, 4)},
      "kern_perm=.*: rows of taps must follow each other from plane to plane"),
+    ("conv3d_implicit_gemm", OF_VOLUMES | {"initial_frames": VOLUME, "in_perm": (0, 1, 4, 2, 3)},
+     "in_perm=.*: planes of x and initial_frames must lie outside"),
+    ("conv3d_implicit_gemm", OF_VOLUMES | {"filter_ref": FILTER[:, :, :1], "return_final_frames": True},
+     "a window of one plane needs none"),
     ("conv3d_implicit_gemm", OF_VOLUMES | {"packed": True}, "filter_ref.shape=.*: a packed filter of volumes is"),
     *((name, KERNELS[name] | {tensor: zeros(*shape)}, f"{tensor}.shape=.*must have .* axes")
       for name, tensor, shape in (

@@ -6,6 +6,7 @@ from conv_calls import bounded, canonical, canonical_of, in_layout, normals
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import images_and_volumes
 from tolerances import assert_within_limit
 
 import nkiconv
@@ -86,6 +87,7 @@ def call(problem, kind, weight=False, norm_bias=False, bias=False, residual=None
         told |= {"residual": added, "residual_position": residual}
         asked |= told | {"residual": np.ascontiguousarray(in_layout(added, problem))}
     asked |= {"layout": problem.layout, "stride": problem.stride, "padding": problem.padding}
+    asked["dilation"] = problem.rhs_dilation
     asked = {name: value for name, value in asked.items() if value is not None}
     return (np.ascontiguousarray(in_layout(x, problem)), w, asked), (x, w, told, norm)
 
@@ -262,22 +264,9 @@ def test_transposed_convolutions_and_rows_have_none(problem):
 
 
 @st.composite
-def drawn(draw, most=40):
-    """(problem of so many output channels at most, what is asked for)."""
-    volume = draw(st.booleans())
-    axes = "THW"[0 if volume else 1 :]
-    taps = {"T": draw(st.integers(2, 3)), "R": draw(st.integers(1, 3)), "S": draw(st.integers(1, 3))}
-    sizes = {"D": draw(st.integers(1, 4)), "H": draw(st.integers(1, 6)), "W": draw(st.integers(1, 12))}
-    if not volume:
-        del taps["T"], sizes["D"]
-    places = range(len(axes))
-    problem = ConvProblem(
-        N=draw(st.integers(1, 2)), C=draw(st.integers(1, 9)), K=draw(st.integers(1, most)), **taps, **sizes,
-        padding=tuple((draw(st.integers(2, 3)), draw(st.integers(0, 2))) for _ in places),
-        stride=tuple(draw(st.integers(1, 2)) for _ in places),
-        layout=draw(st.sampled_from(["NCDHW", "NDHWC"] if volume else ["NCHW", "NHWC"])),
-        dtype=draw(st.sampled_from(["bf16", "fp16", "fp32"])),
-    )  # fmt: skip
+def drawn(draw):
+    """(problem, what is asked for)."""
+    problem = draw(images_and_volumes([1], range(1, 41), transposed=False))
     places = [None, "pre_activation", "post_activation"][: 2 if problem.layout == "NCDHW" else 3]
     return problem, {
         "kind": draw(st.sampled_from(["rms", "layer"])),

@@ -11,6 +11,7 @@ from conv_calls import bounded, canonical_of, combined, normals
 from conv_rows import BLOCKS, EXACT, GEMM, K_PACKING, image, k_packed, m_packed, tiles, volume_of
 from draws import draws
 from hypothesis import strategies as st
+from strategies import images_and_volumes
 from tolerances import assert_within_limit
 
 import nkiconv
@@ -18,11 +19,10 @@ from nkiconv import ConvProblem, UnsupportedError
 from nkiconv.api.conv import run_conv
 from nkiconv.api.epilogue import Epilogue
 from nkiconv.bounds import moments_bound, returned_stats_bound
-from nkiconv.errors import NkiconvError
 from nkiconv.planner.estimate import completed
 from nkiconv.planner.request import Asked, Request
 from nkiconv.reference import channel_stats_ref
-from nkiconv.rules import RESIDUAL_POSITIONS
+from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.schedules.options import TAKE_STATISTICS
 from nkiconv.simulator import KernelAssertionError
 
@@ -216,41 +216,13 @@ def test_what_else_is_refused(function, x, w, more, message):
         function(x, w, **more)
 
 
-ACTIVATIONS = (None, "relu", "silu", "gelu", "tanh")
-
-
-@st.composite
-def problems(draw):
-    """Images and volumes, plain, transposed, in groups, of one channel each."""
-
-    def each(low, high):
-        return tuple(draw(st.integers(low, high)) for _ in axes)
-
-    axes = draw(st.sampled_from(["HW", "DHW"]))
-    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    transposed = draw(st.booleans())
-    of_group = [draw(st.sampled_from([1, 2, 5, 16, 43, 66, 130])) for _ in range(2)]
-    return ConvProblem(
-        N=draw(st.integers(1, 3)), C=groups * of_group[0], K=groups * of_group[1], groups=groups,
-        **dict(zip(axes, each(1, 8 if len(axes) == 2 else 4), strict=True)),
-        **dict(zip("TRS"[-len(axes) :], each(1, 3), strict=True)),
-        padding=tuple(zip(each(0, 2), each(0, 2), strict=True)), rhs_dilation=each(1, 2),
-        **{"lhs_dilation" if transposed else "stride": each(1, 2), "transposed": transposed},
-        layout=draw(st.sampled_from(["NCHW", "NHWC"] if len(axes) == 2 else ["NCDHW", "NDHWC"])),
-        dtype=draw(st.sampled_from(["bf16", "fp16", "fp32"])),
-    )  # fmt: skip
-
-
 @st.composite
 def chains(draw):
     """(problem, what `check` is told)."""
-    try:
-        problem = draw(problems())
-    except NkiconvError:  # no output
-        hypothesis.reject()
-    forms = st.sampled_from([None, "channel", "image"])
-    prologue = {"x_scale": draw(forms), "x_shift": draw(forms), "x_activation": draw(st.sampled_from(ACTIVATIONS))}
-    found = {"before": prologue, "activation": draw(st.sampled_from(ACTIVATIONS)), "bias": draw(st.booleans())}
+    problem = draw(images_and_volumes([1, 1, 1, 2, 3], [1, 2, 5, 16, 43, 66, 130], transposed=True))
+    forms, activations = (st.sampled_from([None, *one]) for one in (("channel", "image"), ACTIVATIONS))
+    prologue = {"x_scale": draw(forms), "x_shift": draw(forms), "x_activation": draw(activations)}
+    found = {"before": prologue, "activation": draw(activations), "bias": draw(st.booleans())}
     position = draw(st.sampled_from([None, *RESIDUAL_POSITIONS]))
     found |= {"residual": True, "residual_position": position} if position else {}
     return problem, found | {"lnc": draw(st.integers(1, 2)), "seed": draw(st.integers(0, 99)), "algorithm": None}

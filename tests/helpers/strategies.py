@@ -1,6 +1,8 @@
 """Hypothesis strategies that several test files share: random problems, and random requests that fit a problem."""
 
-from epilogue import CHUNKS, FLOATS, Request, fitting, reason_to_refuse
+from conv_calls import FLOATS
+from epilogue import CHUNKS, Request, fitting, reason_to_refuse
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from nkiconv.errors import GeometryError
@@ -19,6 +21,30 @@ def problems(draw, widest, most_taps, most_channels):
         dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
     )  # fmt: skip
     return draw(geometry.map(_built).filter(lambda problem: problem is not None))
+
+
+@st.composite
+def images_and_volumes(draw, groups, channels, transposed):
+    """Images and volumes of so many groups, with so many channels of a group, some of them transposed or none."""
+
+    def each(low, high):
+        return tuple(draw(st.integers(low, high)) for _ in axes)
+
+    axes, count = draw(st.sampled_from(["HW", "DHW"])), draw(st.sampled_from(groups))
+    C, K = (count * draw(st.sampled_from(channels)) for _ in range(2))
+    back = transposed and draw(st.booleans())
+    try:
+        return ConvProblem(
+            N=draw(st.integers(1, 3)), C=C, K=K, groups=count, rhs_dilation=each(1, 2),
+            **dict(zip(axes, each(1, 8 if len(axes) == 2 else 4), strict=True)),
+            **dict(zip("TRS"[-len(axes) :], each(1, 3), strict=True)),
+            padding=tuple(zip(each(0, 2), each(0, 2), strict=True)),
+            **{"lhs_dilation" if back else "stride": each(1, 2), "transposed": back},
+            layout=draw(st.sampled_from(["NCHW", "NHWC"] if len(axes) == 2 else ["NCDHW", "NDHWC"])),
+            dtype=draw(st.sampled_from(FLOATS)),
+        )  # fmt: skip
+    except GeometryError:  # no output
+        reject()
 
 
 @st.composite
