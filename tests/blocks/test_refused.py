@@ -29,7 +29,6 @@ refused(nkiconv.causal_conv1d_split, {"x": X, "w": W, "splits": TWO}, [
     ({"w": np.ones((8, 17), np.float32)}, UnsupportedError, "S=17"),
     ({"bias": np.ones(7, np.float32)}, GeometryError, "bias.shape"),
     ({"splits": [(2, 4, True)]}, GeometryError, "must be a tuple of"),
-    ({"splits": ((2, 4, 1),)}, GeometryError, "must be a tuple of"),
     ({"splits": ((0, 4, True), (2, 4, True))}, GeometryError, "at least 1"),
     ({"splits": ((2, 3, True),)}, GeometryError, "has 6 channels, x has C=8"),
     ({"splits": ((8, 1, True),)}, GeometryError, "2 to 512 channels"),
@@ -38,19 +37,14 @@ refused(nkiconv.causal_conv1d_split, {"x": X, "w": W, "splits": TWO}, [
     ({"lnc": 4}, UnsupportedError, "lnc=4"),
     ({"return_final_state": 1}, UnsupportedError, "return_final_state=1"),
     ({"initial_state": np.ones((1, 8, 4), np.float32)}, GeometryError, "initial_state.shape"),
-    ({"initial_state": np.ones((1, 8, 3), BF16)}, DtypeError, "initial_state.dtype"),
     ({"cu_seqlens": [0, 5]}, GeometryError, "must be a tuple of ints"),
     ({"cu_seqlens": (0, 3, 2, 5)}, GeometryError, "never fall"),
-    ({"cu_seqlens": (0, 4)}, GeometryError, "end with x's 5 tokens"),
     ({"x": X[[0, 0]], "cu_seqlens": (0, 5)}, GeometryError, "x has N=2"),
-    ({"state_positions": (0, 1)}, GeometryError, r"state_positions=\(0, 1\)"),
     ({"state_positions": (6,)}, GeometryError, "from 1 to x's 5 tokens"),
     ({"w": W[:, :1], "state_positions": (1,)}, GeometryError, "S=1"),
     ({"chunks": "xB"}, LayoutError, "chunks='xB', layout='NCW': must be token-major"),
     ({"first_channel": 1}, GeometryError, "first_channel=1: must be an int of at least 0 so that 8 of x's 8 channels"),
-    ({"first_channel": -1}, GeometryError, "first_channel=-1"),
     ({"first_channel": 0.5}, GeometryError, "first_channel=0.5"),
-    ({"w": W[:7], "first_channel": 1}, GeometryError, "has 8 channels, x has C=7"),
     ({"chunks": "xx"}, LayoutError, "chunks='xx'"),
     ({"x": np.ones((1, 5, 8), np.float32), "layout": "NWC", "chunks": "BCx"}, LayoutError, "8 channels, no multiple"),
     ({"x": np.ones((1, 5, 8), np.float32), "layout": "NWC", "chunks": "xB"}, GeometryError, "w.shape"),
@@ -66,13 +60,12 @@ refused(nkiconv.causal_conv1d_split_update, {"x": STEP, "state": STATE, "w": W, 
     ({"w": W[:, :1]}, UnsupportedError, "S=1"),
     ({"x": np.ones((2, 8, 14), np.float32)}, UnsupportedError, "W=14: with S=4 .* 13 tokens"),
     ({"state": EIGHT, "w": NINE}, UnsupportedError, "S=9"),
-    ({"splits": ((2, 3, True),)}, GeometryError, "has 6 channels"),
     ({"state_indices": SLOTS * 1.0}, DtypeError, "int32 or int64"),
     ({"state_indices": SLOTS[:1]}, GeometryError, "state_indices.shape"),
     ({"state_indices": SLOTS + 1}, GeometryError, "2 is no slot of 2"),
     ({"state_indices": SLOTS - 1, "pad_slot": -2}, GeometryError, "-1 is no slot"),
-    ({"state_indices": SLOTS * 0}, GeometryError, "0 comes twice"),
     ({"pad_slot": None}, UnsupportedError, "pad_slot=None"),
+    ({"state_indices": SLOTS * 0}, GeometryError, "0 comes twice"),
     ({"lnc": 3}, UnsupportedError, "lnc=3"),
 ])  # fmt: skip
 IMAGE, ONE, OTHER = (np.ones(shape, np.float32) for shape in ((5, 20, 5, 6), (40, 20), (24, 40)))
@@ -81,7 +74,6 @@ refused(nkiconv.pointwise_mlp, {"x": IMAGE, "w1": ONE, "w2": OTHER}, [
     ({"x": IMAGE.astype(np.float64)}, DtypeError, "x.dtype=float64"),
     ({"w2": OTHER.astype(np.float16)}, DtypeError, "w2.dtype=float16"),
     ({"w1": ONE[:, 1:]}, GeometryError, r"w1.shape=\(40, 19\)"),
-    ({"w2": OTHER[:, 1:]}, GeometryError, r"w2.shape=\(24, 39\)"),
     ({"bias1": OTHER[0][1:]}, GeometryError, "bias1.shape"),
     ({"residual": IMAGE}, GeometryError, "residual.shape"),
     ({"activation": "absent"}, UnsupportedError, "activation='absent'"),
@@ -99,14 +91,9 @@ TOO_LARGE = "C=4096, hidden=16384, K=4096: filters and hidden channels of 512"
 refused(nkiconv.pointwise_mlp, _LARGE, [({}, UnsupportedError, TOO_LARGE)])
 heads, step = (simulator.simulate(getattr(nkiconv, f"causal_conv1d_split_{one}")) for one in ("heads", "step"))
 refused(heads, {"x_ref": X, "w_ref": W, "splits": TWO}, [
-    ({"splits": ((2, 3, True),)}, AssertionError, "has 6 channels"),
     ({"w_ref": W[:7]}, AssertionError, "w_ref.shape"),
-    ({"w_ref": np.ones((8, 17), np.float32)}, AssertionError, "S=17"),
-    ({"eps": np.nan}, AssertionError, "eps=nan"),
     ({"bias": np.ones(7, np.float32)}, AssertionError, "bias.shape"),
     ({"initial_state": np.ones((1, 8, 2), np.float32)}, AssertionError, "initial_state.shape"),
-    ({"chunks": "xB"}, AssertionError, "chunks='xB', layout='NCW'"),
-    ({"first_channel": 1}, AssertionError, "first_channel=1"),
     ({"chunks": "BCx", "layout": "NWC"}, AssertionError, "no multiple of 3"),
 ])  # fmt: skip
 refused(step, {"x_ref": STEP[:, :, None], "state_ref": STATE, "w_ref": W, "splits": ((2, 4, True),)}, [
@@ -114,7 +101,6 @@ refused(step, {"x_ref": STEP[:, :, None], "state_ref": STATE, "w_ref": W, "split
     ({"w_ref": W[:, :1], "state_ref": STATE[:, :, :1]}, AssertionError, "S=1"),
     ({"state_indices": np.array([0, 1], np.int16)}, AssertionError, "state_indices.dtype"),
     ({"state_indices": np.array([0], np.int32)}, AssertionError, "state_indices.shape"),
-    ({"eps": -1}, AssertionError, "eps=-1"),
 ])  # fmt: skip
 
 

@@ -35,10 +35,8 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
     ({"input": X.to_sparse()}, LayoutError, "input.layout=torch.sparse_coo: accepted is torch.strided"),
     ({"input": X.to(torch.complex64)}, DtypeError, "input.dtype=torch.complex64: complex tensors are not supported"),
     ({"input": NESTED([X[0], X[1, :, 1:]])}, LayoutError, "input: nested tensors are not supported; "),
-    ({"input": X.numpy()}, DtypeError, "input: must be a torch.Tensor, not ndarray"),
     ({"input": torch.quantize_per_tensor(X, 1, 0, torch.qint8)}, DtypeError,
      "input.dtype=torch.qint8: quantized tensors are not supported"),
-    ({"input": X[0, 0]}, LayoutError, r"input.shape=\(9, 11\): must have 4 axes, \[N, C, H, W\]"),
     ({"weight": W[:, :5]}, GeometryError, r"weight.shape=\(4, 5, 3, 2\): has 5 input channels per group"),
     ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
     ({"padding": ((1, 0), (1, 1))}, GeometryError, r"padding=\(\(1, 0\), \(1, 1\)\): pairs are conv3d's; pad input"),
@@ -58,7 +56,6 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
 X2, W2 = integers(2, 6, 5, 4), integers(6, 4, 3, 2)
 refused(conv_transpose2d, {"input": X2, "weight": W2}, [
     ({"input": X2[0, 0]}, LayoutError, r"input.shape=.*: must have 4 axes"),
-    ({"weight": W2[0, 0, 0]}, LayoutError, r"weight.shape=\(2,\): must have 4 axes"),
     ({"groups": 4}, GeometryError, "groups=4: must divide C=6 and K=16"),
     ({"output_padding": 2, "stride": 2}, GeometryError, r"output_padding=\(2, 2\): must be below stride=\(2, 2\)"),
     ({"output_padding": X}, ValueError, r"output_padding=Tensor \(2, 6, 9, 11\) torch.float32: "),
@@ -78,7 +75,6 @@ refused(conv2d, {"input": X, "weight": torch.zeros(128, 70, 3, 3), "packed": tor
 refused(pack_filter, {}, [
     ({"weight": torch.zeros(131, 70, 3, 3)}, UnsupportedError, "weight.shape=.131, 70, 3, 3.: K has no divisor"),
     ({"weight": torch.zeros(128, 70)}, LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
-    ({"weight": torch.zeros(0, 4, 5, 6)}, GeometryError, "every extent must be at least 1"),
     ({"weight": torch.zeros(2, 4, 0, 6)}, GeometryError, "every extent must be at least 1"),
 ])  # fmt: skip
 FREEZING = (
@@ -115,37 +111,24 @@ ROWS += [(lambda: nn.CausalConv3d(4, 6, 3, time_padding="replicate")(None), Layo
 X, W, B = integers(2, 6, 5, 6), integers(4, 6, 3, 3), integers(4)
 refused(pytorch.norm_act_conv2d, {"input": X, "weight": W, "bias": B, "padding": 1, "norm": "group", "num_groups": 3}, [
     ({"norm": "layer", "num_groups": None}, UnsupportedError, "norm='layer': accepted are group, batch, instance"),
-    ({"num_groups": 4}, GeometryError, "num_groups=4: must divide C=6"),
-    ({"norm": "batch", "num_groups": 3}, GeometryError, "num_groups=3: norm='batch' has no groups"),
-    ({"norm_weight": torch.ones(5)}, GeometryError, r"norm_weight.shape=\(5,\): must be \[C\] = \(6,\)"),
     ({"norm_bias": 1.0}, DtypeError, "norm_bias: must be a torch.Tensor, not float"),
-    ({"eps": -1.0}, UnsupportedError, "eps=-1.0: must be a finite number"),
     ({"running_mean": torch.ones(6), "running_var": torch.ones(6)}, UnsupportedError, "norm='group' has none"),
     ({"training": True}, UnsupportedError, "training=True: norm='group' is the same in both modes"),
     ({"training": torch.ones(2)}, UnsupportedError, "training=Tensor"),
-    ({"momentum": "x"}, UnsupportedError, "momentum='x': must be a finite number, or a tensor of one"),
     ({"momentum": torch.ones(2)}, UnsupportedError, "momentum=Tensor"),
     ({"norm": "batch", "num_groups": None, "running_mean": torch.ones(6)}, UnsupportedError, "one of them is None"),
-    ({"stats": torch.ones(1, 2, 5, 3)}, GeometryError, r"stats.shape=\(1, 2, 5, 3\): must be \[P, N, C, 3\]"),
     ({"stats": torch.ones(2, 6, 3)}, LayoutError, r"stats.shape=\(2, 6, 3\)"),
     ({"stats": torch.ones(1, 2, 6, 3).half()}, DtypeError, "stats.dtype=torch.float16: must be torch.float32"),
     ({"x_activation": "absent"}, UnsupportedError, "x_activation='absent': accepted are"),
     ({"input": X[:, :, 0, 0]}, LayoutError, r"input.shape=\(2, 6\)"),
-    ({"input": X[:, :, :1, :1], "norm": "instance", "num_groups": None}, GeometryError,
-     "norm='instance' has one value for each mean"),
-    ({"offset": 1.0}, DtypeError, "offset: must be a torch.Tensor, not float"),
-    ({"scale": torch.ones(2, 6).bfloat16()}, DtypeError, "scale.dtype=torch.bfloat16: must be input's, torch.float32"),
     ({"shift": torch.ones(6, device="meta")}, UnsupportedError, "shift.device=meta: must be input's, cpu"),
-    ({"shift": torch.ones(2, 6, 1)}, GeometryError, r"shift.shape=.2, 6, 1.: must be \[C\] = \(6,\) or \[N, C\] = "),
 ])  # fmt: skip
 U, V, *_ = FORMS["prologue"].tensors(2)
 VOLUME, TAPS, *_ = FORMS["prologue"].tensors(3)
 conv = functools.partial(conv2d, U, V, groups=2)
 frames = functools.partial(conv3d, VOLUME, TAPS, groups=2, initial_frames=VOLUME[:, :, :1])
 ROWS += [
-    (lambda: conv(x_shift=torch.ones(1, 6)), GeometryError, r"x_shift.shape=\(1, 6\)"),
     (lambda: conv(x_scale=torch.ones(6).double()), DtypeError, "x_scale.dtype=torch.float64: "),
-    (lambda: conv(x_upsample=3), UnsupportedError, "x_upsample=3: accepted are 1, 2"),
     (lambda: conv(x_upsample=2, y_norm="rms"), UnsupportedError, "x_activation, x_upsample; apply these before"),
     (lambda: frames(x_activation="silu"), UnsupportedError,
      "x_scale, x_shift, x_activation: are not taken with initial_frames"),
@@ -168,7 +151,6 @@ refused(conv2d, ROUND | {"y_norm": "rms", "y_norm_weight": torch.ones(4), "y_nor
     ({"y_norm": None}, UnsupportedError, "y_norm_weight: there is no norm that it belongs to"),
     ({"y_norm_eps": 0}, UnsupportedError, "y_norm_eps=0"),
     ({"return_before_norm": torch.ones(2)}, UnsupportedError, r"return_before_norm=Tensor"),
-    ({"y_norm_bias": torch.ones(4, dtype=torch.float64)}, DtypeError, "y_norm_bias.dtype=torch.float64"),
     ({"x_activation": "relu"}, UnsupportedError, "y_norm='rms': is not taken with x_scale, x_shift"),
     ({"weight": torch.ones(6, 1, 3, 3), "groups": 3, **dict.fromkeys(["bias", "y_norm_weight", "y_norm_bias"])},
      UnsupportedError, "y_norm='rms', groups=3: kernels"),
@@ -178,13 +160,8 @@ MLP = {"input": torch.ones(2, C, 4, 3), "weight1": torch.ones(M, C), "weight2": 
 refused(pytorch.pointwise_mlp, MLP, [
     ({"input": torch.ones(C, 4)}, LayoutError, "input.shape"),
     ({"weight1": torch.ones(M, C + 1)}, GeometryError, "weight1.shape"),
-    ({"bias1": torch.ones(M + 1)}, GeometryError, "bias1.shape"),
     ({"residual": torch.ones(2, C, 4, 3)}, GeometryError, "residual.shape"),
-    ({"weight2": torch.ones(K, M).half()}, DtypeError, "weight2.dtype"),
     ({"input": torch.ones(2, C, 0)}, GeometryError, "every extent but N"),
-    ({"x_norm": "batch"}, UnsupportedError, "x_norm='batch'"),
-    ({"x_norm": "rms", "x_norm_eps": 0.0}, UnsupportedError, "x_norm_eps=0.0"),
-    ({"x_norm_bias": torch.ones(C)}, UnsupportedError, "x_norm_bias: there is no norm"),
     ({"x_norm": "rms", "x_norm_weight": torch.ones(M)}, GeometryError, "x_norm_weight.shape"),
     ({"x_norm": "rms", "x_norm_bias": torch.ones(C).double()}, DtypeError, "x_norm_bias.dtype"),
     ({"activation": "absent"}, UnsupportedError, "activation='absent'"),
@@ -194,9 +171,7 @@ refused(pytorch.pointwise_mlp, MLP, [
 stats = pytorch.channel_stats
 refused(lambda kind, **more: kind(4, 4, 3, **more), {"kind": nn.Conv1d}, [
     ({"padding_mode": "mirror"}, UnsupportedError, "padding_mode='mirror': accepted are zeros, reflect, replicate"),
-    ({"kind": nn.CausalConv1d, "activation": ["relu"]}, UnsupportedError, r"activation=\['relu'\]: accepted are None"),
     ({"kind": nn.CausalConv1d, "residual_position": "after"}, UnsupportedError, "residual_position='after': accepted"),
-    ({"padding_mode": "mirror", "activation": "x"}, UnsupportedError, "Conv1d cannot be built; 2 reasons"),
 ])  # fmt: skip
 SCRIPTED = nn.Conv1d(4, 4, 3), pytorch.convert(torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3))).model, stats
 NO_SCRIPT = UnsupportedError, "^torch.jit.script: cannot compile nkiconv's functions"
@@ -207,18 +182,13 @@ ROWS.append((
 ))  # fmt: skip
 
 
-class Own(torch.nn.GroupNorm):
-    """A subclass, whose forward may be another."""
-
-
 def of_parts(norm, activation="silu", kind=torch.nn.Conv2d, **more):
     return nn.NormActConv2d.of(norm, activation, kind(6, 4, 3, padding=1, **more))
 
 
 GROUPS = torch.nn.GroupNorm(3, 6)
 refused(of_parts, {"norm": GROUPS}, [
-    ({"norm": Own(3, 6)}, UnsupportedError, "norm=Own: accepted are torch.nn's GroupNorm, BatchNorm2d"),
-    ({"norm": torch.nn.SyncBatchNorm(6)}, UnsupportedError, "norm=SyncBatchNorm: "),
+    ({"norm": type("Own", (torch.nn.GroupNorm,), {})(3, 6)}, UnsupportedError, "norm=Own: accepted are torch.nn's Gro"),
     ({"norm": torch.nn.InstanceNorm2d(6, track_running_stats=True)}, UnsupportedError, "track_running_stats=True"),
     ({"norm": hooked(torch.nn.GroupNorm(3, 6))}, UnsupportedError, "norm: has hooks"),
     ({"norm": torch.nn.GroupNorm(3, 9)}, GeometryError, "norm: has 9 channels, conv takes 6"),
@@ -258,12 +228,8 @@ refused(pytorch.causal_conv1d_fn, {"x": X, "weight": W, "bias": B}, [
     ({"x": X.double(), "bias": None}, DtypeError, "weight.dtype=torch.float32: must be torch.float64 exactly when x's"),
     ({"x": X.numpy()}, DtypeError, "x: must be a torch.Tensor, not ndarray"),
     ({"x": X[..., :0]}, GeometryError, r"x.shape=\(2, 4, 0\): C and L must be at least 1"),
-    ({"weight": None}, DtypeError, "weight: must be a torch.Tensor, not NoneType"),
     ({"weight": W[:, None]}, LayoutError, r"weight.shape=\(4, 1, 3\): must have 2 axes, .* call .squeeze\(1\)"),
     ({"weight": W[:, :0]}, GeometryError, r"weight.shape=\(4, 0\): width must be at least 1"),
-    ({"weight": W[:3], "bias": None}, GeometryError, r"weight.shape=\(3, 3\): must be \[C, width\] for x's C=4"),
-    ({"bias": B[:2]}, GeometryError, r"bias.shape=\(2,\): must be \[C\] = \(4,\)"),
-    ({"initial_states": S[..., :1]}, GeometryError, r"initial_states.shape=\(2, 4, 1\): must be \[N, C, width - 1\]"),
     ({"seq_idx": IDX.tolist()}, DtypeError, "seq_idx: must be a torch.Tensor, not list"),
     ({"seq_idx": IDX.flip(1)}, GeometryError, r"seq_idx\[0\]=\[2, 1, 1, 1, 0, 0\]: must not fall along a row"),
     ({"seq_idx": IDX - 1, "initial_states": S}, GeometryError, r"seq_idx.0.=.-1, -1, 0, 0, 0, 1.: with init"),
@@ -272,7 +238,6 @@ refused(pytorch.causal_conv1d_fn, {"x": X, "weight": W, "bias": B}, [
     ({"x": ONE, "cu_seqlens": CU[None]}, GeometryError, r"cu_seqlens.shape=\(1, 3\): must be \[sequences \+ 1\]"),
     ({"x": ONE, "cu_seqlens": CU + 1}, GeometryError, r"cu_seqlens=\[1, 3, 7\]: must begin with 0"),
     ({"x": ONE, "cu_seqlens": CU[:2]}, GeometryError, r"cu_seqlens=\[0, 2\]: .* end with x's 6 tokens"),
-    ({"x": ONE, "cu_seqlens": torch.tensor([0, 4, 2, 6])}, GeometryError, r"cu_seqlens=\[0, 4, 2, 6\]: .* never fall"),
     ({"x": ONE, "cu_seqlens": CU, "initial_states": S[:1]}, GeometryError,
      r"\[sequences, C, width - 1\] = \(2, 4, 2\)"),
     ({"layout": "NLC"}, LayoutError, "layout='NLC': accepted are NCW, NWC"),
@@ -294,16 +259,13 @@ refused(package.causal_conv1d_varlen_states, {"x": X[0].T, "cu_seqlens": CU, "st
 ])  # fmt: skip
 X, STATE, W = integers(2, 4), integers(2, 4, 3, seed=2), integers(4, 3, seed=1)
 refused(pytorch.causal_conv1d_update, {"x": X, "conv_state": STATE, "weight": W}, [
-    ({"x": X[0]}, LayoutError, r"x.shape=\(4,\): must have 3 axes"),
     ({"conv_state": STATE[0]}, LayoutError, r"conv_state.shape=\(4, 3\): must have 3 axes, \[N, C, state_len\]"),
     ({"conv_state": STATE[:, :3]}, GeometryError, r"conv_state.shape=\(2, 3, 3\): must be"),
     ({"conv_state": STATE[..., :1]}, GeometryError, r"conv_state.shape=\(2, 4, 1\): .* at least width - 1 = 2"),
     ({"conv_state": STATE.to("meta")}, UnsupportedError, "conv_state.device=meta: must be that of x, cpu"),
     ({"conv_state": STATE.clone().requires_grad_()}, UnsupportedError, "conv_state.requires_grad=True: it is over"),
-    ({"weight": W[:, None]}, LayoutError, r"weight.shape=\(4, 1, 3\): must have 2 axes"),
     ({"bias": W}, GeometryError, r"bias.shape=\(4, 3\): must be \[C\] = \(4,\)"),
     ({"activation": "gelu"}, UnsupportedError, "activation='gelu': causal_conv1d_update accepts None, 'silu'"),
-    ({"cache_seqlens": torch.tensor([1.0, 2.0])}, DtypeError, "cache_seqlens.dtype=torch.float32: must be torch.int32"),
     ({"conv_state_indices": torch.tensor([0, 2])}, GeometryError, r"indices=\[0, 2\]: must be below .* 2 rows"),
     ({"conv_state_indices": torch.tensor([1, 1])}, GeometryError, r"conv_state_indices=\[1, 1\]: must name each row"),
 ])  # fmt: skip
@@ -311,21 +273,16 @@ SPLITS = ((2, 8, True), (1, 16, True), (3, 5, False))
 X, W = torch.ones(1, 47, 5), torch.ones(47, 4)
 refused(pytorch.causal_conv1d_split, {"x": X, "weight": W, "splits": SPLITS}, [
     ({"x": X[0]}, LayoutError, "x.shape"),
-    ({"layout": "NHWC"}, LayoutError, "layout='NHWC'"),
     ({"x": X.numpy()}, DtypeError, "torch.Tensor"),
     ({"weight": W[1:]}, GeometryError, "weight.shape"),
     ({"weight": W.bfloat16()}, DtypeError, "bfloat16"),
-    ({"splits": ((2, 3, True),)}, GeometryError, "has 6 channels"),
     ({"weight": torch.ones(47, 17)}, UnsupportedError, "S=17"),
     ({"activation": "swish"}, UnsupportedError, "activation='swish'"),
-    ({"eps": float("nan")}, UnsupportedError, "eps=nan"),
-    ({"initial_states": torch.ones(1, 47, 4)}, GeometryError, "initial_states.shape"),
     ({"cu_seqlens": (0, 4)}, GeometryError, "5 tokens"),
     ({"first_channel": 1}, GeometryError, "first_channel=1: must be an int"),
     ({"first_channel": 0, "weight": W[:, 0]}, LayoutError, "weight.shape"),
     ({"weight": W[:, :1], "return_final_states": True}, GeometryError, "one tap"),
     ({"state_positions": [6]}, GeometryError, r"state_positions=\(6,\).*x's 5 tokens"),
-    ({"state_positions": 3}, GeometryError, "state_positions=3"),
     ({"state_positions": torch.ones(2)}, GeometryError, r"state_positions=Tensor \(2,\) torch.float32"),
     ({"cu_seqlens": CU.to("meta")}, GeometryError, r"cu_seqlens=Tensor \(3,\) torch.int"),
     ({"cu_seqlens": CU.to_sparse()}, GeometryError, r"cu_seqlens=Tensor \(3,\) torch.int"),
@@ -333,7 +290,6 @@ refused(pytorch.causal_conv1d_split, {"x": X, "weight": W, "splits": SPLITS}, [
 STEP = {"x": X[:, :, 0], "conv_state": torch.ones(1, 47, 3), "weight": W, "splits": SPLITS}
 refused(pytorch.causal_conv1d_split_update, STEP, [
     ({"weight": W[:, :1]}, GeometryError, "one tap"),
-    ({"conv_state": torch.ones(1, 47, 2)}, GeometryError, "conv_state"),
     ({"conv_state_indices": torch.tensor([3])}, GeometryError, "conv_state_indices"),
 ])  # fmt: skip
 refused(nn.GatedDeltaConv, {"splits": SPLITS, "kernel_size": 4}, [
@@ -366,11 +322,9 @@ STEP = {"x": integers(2, 2, 2), "conv_state": integers(4, 2, 5), "weight": integ
 refused(serving.causal_conv1d_update, STEP | {"conv_state_indices": tensor([3, 1])}, [
     ({"x": integers(2)}, LayoutError, "x.shape"),
     ({"num_accepted_tokens": tensor([1, 1]), "conv_state": integers(4, 2, 3)}, GeometryError, "conv_state.shape"),
-    ({"num_accepted_tokens": tensor([0, 1])}, GeometryError, "num_accepted_tokens="),
     ({"num_accepted_tokens": tensor([1, 9])}, GeometryError, "num_accepted_tokens=.1, 9"),
     ({"x": integers(6, 2), "query_start_loc": tensor([0, 4, 6]), "max_query_len": 3}, GeometryError, "max_query_len="),
     ({"x": integers(6, 2), "query_start_loc": tensor([0, 4, 7])}, GeometryError, "query_start_loc="),
-    ({"conv_state_indices": tensor([2, 2])}, GeometryError, "conv_state_indices="),
     ({"initial_state_idx": tensor([0, 0])}, UnsupportedError, "initial_state_idx"),
     ({"max_query_len": 2.0}, KindError, "max_query_len=2.0: must be an int; pass the longest sequence's tokens, or -1"),
 ])  # fmt: skip
@@ -410,28 +364,19 @@ refused(functools.partial(pytorch.StreamingConv1d, 2, 2, 3), {}, [
 ])  # fmt: skip
 X, W = torch.ones(2, 12, 9), torch.ones(4, 3)
 refused(pytorch.gated_short_conv, {"input": X, "weight": W}, [
-    ({"order": "xG"}, LayoutError, "order='xG'"),
-    ({"layout": "NLC"}, LayoutError, "layout='NLC'"),
-    ({"input": X.transpose(1, 2), "weight": torch.ones(4, 17), "layout": "NWC"}, UnsupportedError, "S=17"),
     ({"layout": "NWC"}, GeometryError, r"\(2, 12, 9\): must be \[N, W, chunks \* D\] .* = \(2, 12, 12\)"),
-    ({"input": X[:, None, :, 0], "weight": W[:3], "layout": "NWC"}, GeometryError, r"\(2, 1, 12\): .* = \(2, 1, 9\)"),
     ({"input": X[0], "layout": "NWC"}, LayoutError, "N, W, C"),
-    ({"input": torch.nested.nested_tensor([X[0]]), "layout": "NWC"}, LayoutError, "input: nested tensors are not"),
     ({"order": torch.nested.nested_tensor([X[0]])}, LayoutError, r"order=Tensor \(\) torch.float32"),
     ({"input": X[:, :11]}, LayoutError, "no multiple of 3"),
     ({"weight": W[:3]}, GeometryError, r"input.shape=\(2, 12, 9\): must be .* = \(2, 9, 9\)"),
-    ({"bias": W[:3, 0]}, GeometryError, "bias"),
-    ({"input": X[0]}, LayoutError, "N, C, W"),
     ({"initial_states": X[:, :4, :3]}, GeometryError, "initial_states"),
     ({"weight": W.half()}, DtypeError, "weight"),
     ({"initial_states": X[:, :4, :2].half()}, DtypeError, "initial_states"),
     ({"initial_states": X[:, :4, :2].to("meta")}, UnsupportedError, "initial_states.device=meta: must be input's, cpu"),
-    ({"bias": 2}, DtypeError, "bias: must be a torch.Tensor, not int"),
     ({"return_final_states": X}, UnsupportedError, "return_final_states=Tensor"),
 ])  # fmt: skip
 refused(pytorch.glu_conv1d, {"input": X[:, :8], "weight": W}, [
     ({"padding": "top"}, GeometryError, "padding"),
-    ({"activation": True}, UnsupportedError, "activation=True"),
     ({"activation": "absent"}, UnsupportedError, "activation"),
     ({"return_final_states": True}, GeometryError, "use 'causal'"),
 ])  # fmt: skip
