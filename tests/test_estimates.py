@@ -31,7 +31,7 @@ from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate
 from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.timing import trace
-from nkiconv.schedules import activation_stationary, b2b, long_kernels, pointwise_mlp, relayout, split
+from nkiconv.schedules import b2b, long_kernels, pointwise_mlp, split
 from nkiconv.schedules.geometry import Axis
 from nkiconv.schedules.long_kernels import ISSUE_NS, TILE_INSTRUCTIONS, too_long, too_many, too_many_tiles
 from nkiconv.schedules.settings import WARM_UP_MAX
@@ -61,14 +61,6 @@ def test_estimates_of_big_problems(quickly, name):
             estimated(request)
     else:
         assert estimated(request).config
-
-
-def test_settings_that_hold_rows_of_the_whole_in_sbuf_are_not_taken():
-    """Rows of 16 images of 2 channels, of whose parts they fit."""
-    size = {"N": 16, "C": 2, "H": 112, "W": 112, "K": 16, "R": 1, "S": 1, "lhs_dilation": (2, 2), "transposed": True}
-    request = Request(problem=ConvProblem(padding=((0, 1), (0, 1)), dtype="bf16", **size))
-    found, operation = chosen(request), operation_for(request)
-    assert not operation.kernel_reason(found.algorithm, operation.whole_shape(request, Rates()), found.config)
 
 
 def test_settings_that_the_kernel_refuses_for_the_whole_are_not_taken(monkeypatch):
@@ -177,20 +169,6 @@ def test_core_1_takes_no_more_than_both_cores(operation):
         assert core_us(launch, Rates(), 50_000) <= 1.06 * both_cores_us(launch), problem
 
 
-@pytest.mark.parametrize("extents", [{"C": 64, "W": 28, "K": 128}, {"C": 8, "W": 24, "K": 8, "groups": 4}])
-def test_both_cores_have_equally_many_rows_of_an_image(extents):
-    """A bank holds 18 of 28 rows, 21 of 24: core 1, which an estimate times, had the rest alone."""
-    problem = ConvProblem(N=1, H=extents["W"], R=3, S=3, padding=((1, 1), (1, 1)), **extents)
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    launch = launch_of(
-        problem,
-        "implicit_gemm",
-        operation.complete("implicit_gemm", operation.shape(request, Rates()), (("shard", "channels"),)),
-    )
-    assert core_us(launch, Rates(), None) > 0.97 * both_cores_us(launch)
-
-
 def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
     """A setting counts those of both places: each wait may take all, not both together."""
     monkeypatch.setattr(clock.Probe, "fill", lambda *_: WARM_UP_MAX)
@@ -249,18 +227,6 @@ def test_the_clock_overrules_cost_models():
     found = chosen(request)
     assert found.algorithm == ranked[times.index(min(times))][0] != ranked[0][0]
     assert both_cores_us(launch_of(problem, found.algorithm, found.config)) < 0.95 * times[0]
-
-
-def test_long_rows_wait_for_the_rest_of_a_tile():
-    """One load after a few narrow pieces: with channels shared among cores a tile of 8,192 columns takes a third
-    longer than two of half as many, though engines have as much to do."""
-    problem = ConvProblem(N=1, C=240, W=8192, S=4, groups=240, padding=((0, 0), (3, 0)))
-    found = chosen(Request(problem=problem))
-    given = dict(found.config)
-    channels = tuple({**given, "shard": "channels"}.items())
-    assert (found.algorithm, given["shard"]) == ("mixed", "columns")
-    times = [both_cores_us(launch_of(problem, "mixed", config)) for config in (found.config, channels)]
-    assert times[1] > 1.25 * times[0]
 
 
 def test_the_planners_own_process_chooses_alike():
@@ -472,19 +438,3 @@ def test_hardware_made_descriptors_take_what_was_measured(measured, modelled, wh
             assert least < 1 + found.ahead_error < most
             return
     pytest.fail("no such row")
-
-
-@pytest.mark.parametrize(("C", "R", "dtype"), [(3, 4, "bf16"), (16, 2, "bf16"), (8, 2, "fp32")])
-def test_patches_of_nhwc_take_the_faster_way(C, R, dtype, change):
-    """Windows of few channels, or rows of others; windows of 16 channels once took 31 us for 9."""
-    problem = ConvProblem(N=1, C=C, H=112, W=112, K=64, R=R, S=R, stride=(R, R), layout="NHWC", dtype=dtype)
-    request, operation = Request(problem=problem), operation_of(problem)
-
-    def us_of(takes):
-        for module in (activation_stationary, relayout):
-            change(module, "takes_windows", takes)
-        args, kwargs = operation.arguments(request, "activation_stationary", None)
-        return in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
-
-    times = [us_of(takes) for takes in (relayout.takes_windows, lambda _: False, lambda _: True)]
-    assert times[0] <= 1.06 * min(times)

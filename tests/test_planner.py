@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import functools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from nkiconv import ConvProblem, UnsupportedError, cases, plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, search, timekeeper
 from nkiconv.planner.candidates import Candidate, field_of
-from nkiconv.planner.entry import answer
 from nkiconv.planner.estimate import chosen, estimate
 from nkiconv.planner.explain import RUINOUS
 from nkiconv.planner.robust import Regrets, expected, percent_of
@@ -44,48 +42,6 @@ def fresh(problem, lnc=2, **more):
 
 #: The same, searched for once: of tests that change nothing of the search.
 planned = functools.cache(fresh)
-
-
-def test_an_extrapolated_time_is_scaled_down_to_the_work_of_the_busiest_engine_at_most(monkeypatch):
-    times = search.Search(Request(problem=SMALL), False, lambda *_: None).times
-    one, other = (
-        Trial(Candidate("mixed", (("columns", n),)), 100.0, 9, None, 9.0, extrapolated_from=1, least_us=80.0)
-        for n in (32, 64)
-    )
-    times.found = {trial.candidate.key: trial for trial in (one, other)}
-    monkeypatch.setattr(times, "whole", lambda _: dataclasses.replace(one, us=20.0, extrapolated_from=None))
-    times.time_whole(one)
-    assert (times.found[one.candidate.key].us, times.found[other.candidate.key].us) == (20.0, 80.0)
-
-
-def test_parts_are_doubled_until_the_times_of_units_are_alike(monkeypatch):
-    """The first 8 images take twice as long each as others: the line through 4 and 8 would say so of all."""
-    problem = SMALL.replace(N=512)
-    times = search.Search(Request(problem=problem), False, lambda *_: None).times
-    monkeypatch.setattr(times, "copy_floor_us", 0.0)
-
-    def traced(_candidate, _most, reduction, units):
-        us = 100.0 + units + min(units, 8)
-        asked = Request(problem=reduction.of(units))
-        return SimpleNamespace(
-            us=us, least_us=us / 2, cores_us=(us / 2, us / 2), instructions=100 * units, compiled=100 * units,
-            request=asked,
-        )  # fmt: skip
-
-    monkeypatch.setattr(times, "_traced", traced)
-    monkeypatch.setattr(times, "most", (14_000, 1_500))
-    assert times._by_parts(Candidate("mixed", None)).us == pytest.approx(100 + 512 + 8)
-
-
-def test_parts_of_filter_gradients_keep_whole_planes(monkeypatch):
-    """Cut along rows, planes are packed anew: the extrapolated time was 1.7 times that of the whole."""
-    sizes = {"N": 1, "C": 128, "K": 64, "D": 12, "T": 1, "H": 64, "W": 64, "R": 3, "S": 3}
-    problem = ConvProblem(**sizes, stride=(1, 1, 1), padding=((0, 0), (1, 1), (1, 1))).toward("wgrad")
-    whole = answer(Request(problem=problem), use_cache=False, quick=True)
-    monkeypatch.setattr(search, "ESTIMATE_INSTRUCTIONS", (900, 4000))
-    found = answer(Request(problem=problem), use_cache=False, quick=True)
-    assert found.extrapolated_from == 8
-    assert found.modelled_us == pytest.approx(whole.modelled_us, rel=0.1)
 
 
 @pytest.mark.slow
@@ -130,13 +86,6 @@ def test_the_plan_has_the_least_mean_of_those_close_by_two_phases():
         means[one.config] = told.modelled_us
     assert found.modelled_us == pytest.approx(means[found.config])
     assert found.modelled_us <= min(means.values()) / 0.998
-
-
-def test_a_plan_that_keeps_its_rate_in_two_phases_alone_gives_way():
-    found = planned(cases.get("nkl_st16_p0_c256_w4096_s256_bf16").problem, robust="off")
-    ahead = [one for one in found.alternatives if one.us < found.alternatives[0].us and not one.at_least]
-    assert len({one.us for one in ahead}) > 1
-    assert found.worst_us < 1.1 * found.modelled_us
 
 
 # why, changes of the problem, arguments, pattern
@@ -392,21 +341,6 @@ def test_a_plan_says_that_nothing_hedges_it():
     assert (found.algorithm, found.config) == (fast.algorithm, fast.config)
     assert found.fastest_risk == "dma.static_issue_ns=670"
     assert "not hedged: nothing that was timed within 20 % of the fastest loses enough less" in found.explain()
-
-
-@pytest.mark.slow
-def test_a_plan_that_hedges_at_no_cost():
-    """GpSimd may take twice as long for an element; another split of the channels is as fast without."""
-    problem = cases.get("mamba2_prefill").problem
-    fast, found = (nkiconv.plan(problem, robust=how, use_cache=False) for how in ("off", "on"))
-    assert found.fastest_us == fast.modelled_us
-    assert found.modelled_us <= 1.02 * fast.modelled_us
-    assert fast.risks[0].constant == "gpsimd.elementwise_ns_per_elem"
-    assert found.worst_regret < 1.02 < fast.worst_regret <= found.fastest_regret
-    assert f"robust: the fastest takes {fast.modelled_us:,.2f} us, but " in found.explain()
-    assert (
-        f"gpsimd.elementwise_ns_per_elem, which is inferred, may be 3.3333: {fast.risks[0].us:,.2f}" in fast.explain()
-    )
 
 
 @pytest.mark.parametrize(("value", "percent"), [("off", 0), ("on", 20), (5, 5), ("2.5", 2.5), (0, 0)])
