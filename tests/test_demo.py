@@ -62,13 +62,6 @@ def test_the_verdict_names_what_training_follows():
     assert verdict((), (same,))[0].endswith("reference, training follows the losses of float64")
 
 
-def test_out_must_be_a_directory(tmp_path):
-    (tmp_path / "file").write_text("")
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
-    assert result.exit_code == 2
-    assert "UnsupportedError: --out=" in result.stderr
-
-
 def test_missing_matplotlib_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)

@@ -1,7 +1,5 @@
 """The support tables say what is so: held against the planner, and against runs of every torch call on data."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from nkiconv.errors import NkiconvError
 from nkiconv.planner import Asked
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.tools.tables.support import arrays, tensors
-from nkiconv.tools.tables.support.table import ABSENT, KERNEL, PLAIN, REFUSED, TORCH, cell
+from nkiconv.tools.tables.support.table import ABSENT, KERNEL, PLAIN, REFUSED, TORCH
 
 pytestmark = pytest.mark.simulator_only
 
@@ -49,30 +47,6 @@ def test_arrays_agree_with_the_planner(operation, name, value, asked, dtype):
     problem = ConvProblem(**PROBLEMS[operation], **causal, dtype=dtype)
     refused = list(OPERATIONS[operation].violations(problem, Asked(**asked)))
     assert (one.outcome(row, dtype) == KERNEL) == (refused == [])
-
-
-def cells_of(column):
-    """(name, value) of each row of the page's first table to this column's cell; of dtypes, one value each."""
-    page = (Path(__file__).parents[1] / "docs" / "support.md").read_text(encoding="utf-8")
-    first = page.split("\n\n|")[1].split("\n\n")[0]
-    heading, _, *lines = ([cell.strip() for cell in line.strip(" |").split(" | ")] for line in first.splitlines())
-    found = {}
-    for name, *cells in lines:
-        name, _, values = name.partition(": ")
-        found |= {(name, value): cells[heading.index(column)] for value in values.split(", ")}
-    return found
-
-
-@pytest.mark.cover(0, keep=["`conv_transpose1d`-1"])
-@pytest.mark.parametrize("first", range(6))
-@pytest.mark.parametrize("name", ["`conv2d`", "`conv_transpose1d`"])
-def test_a_column_of_the_page_is_what_the_function_does(name, first):
-    """Every sixth row."""
-    (column,) = [one for one in arrays.COLUMNS if one.name == name]
-    page = cells_of(name)
-    taken = [dtype for dtype in arrays.ASKED if column.outcome(PLAIN, dtype) == KERNEL]
-    for row in arrays.ROWS[first::6]:
-        assert cell({dtype: column.outcome(row, dtype) for dtype in taken}) == page[row.name, row.value], row
 
 
 def on_data(name, tensor):
