@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from cli_files import wav
 from PIL import Image
 from shell import done
 
@@ -26,15 +27,6 @@ def integers(*shape, seed=0):
 def picture(*shape):
     """Random 8-bit pixels, [H, W] or [H, W, C]."""
     return np.random.default_rng(shape).integers(0, 256, shape, np.uint8)
-
-
-def write_wav(path, samples):
-    """Integers [W, C] as 16-bit WAV."""
-    with wave.open(str(path), "wb") as sound:
-        sound.setnchannels(samples.shape[1])
-        sound.setsampwidth(2)
-        sound.setframerate(8000)
-        sound.writeframes(samples.astype("<i2").tobytes())
 
 
 def read_wav(path):
@@ -70,7 +62,7 @@ def here(tmp_path, monkeypatch):
     Image.fromarray(picture(7, 9)).save("grey.png")
     Image.fromarray(picture(7, 9, 3)).save("rgb.png")
     Image.fromarray(picture(7, 9, 4)).save("rgba.png")
-    write_wav("stereo.wav", np.random.default_rng(0).integers(-(2**15), 2**15, (50, 2)))
+    (tmp_path / "stereo.wav").write_bytes(wav(np.random.default_rng(0).integers(-(2**15), 2**15, (50, 2))))
     return tmp_path
 
 

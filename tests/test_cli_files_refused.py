@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from cli_files import RGB, TAPS, X, good_files, png, wav
+from cli_files import RGB, SILENCE, TAPS, X, good_files, png, wav
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,7 +134,7 @@ BAD_FILES = [
     ("8 bits", "x.wav", wav(width=1), "", r"DtypeError: --input=x\.wav: has 8 bits a sample: accepted are 16"),
     ("floating point", "x.wav", WHOLE_WAV[:20] + b"\x03\x00" + WHOLE_WAV[22:], "",
      r"FileFormatError: --input=x\.wav: is no uncompressed WAV file \(unk"),
-    ("silence", "x.wav", wav(frames=0), "", r"FileFormatError: --input=x\.wav: holds no samples"),
+    ("silence", "x.wav", wav(SILENCE[:0]), "", r"FileFormatError: --input=x\.wav: holds no samples"),
 ]  # fmt: skip
 
 

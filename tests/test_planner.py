@@ -44,6 +44,18 @@ def fresh(problem, lnc=2, **more):
 planned = functools.cache(fresh)
 
 
+def test_an_extrapolated_time_is_scaled_down_to_the_work_of_the_busiest_engine_at_most(monkeypatch):
+    times = search.Search(Request(problem=SMALL), False, lambda *_: None).times
+    one, other = (
+        Trial(Candidate("mixed", (("columns", n),)), 100.0, 9, None, 9.0, extrapolated_from=1, least_us=80.0)
+        for n in (32, 64)
+    )
+    times.found = {trial.candidate.key: trial for trial in (one, other)}
+    monkeypatch.setattr(times, "whole", lambda _: dataclasses.replace(one, us=20.0, extrapolated_from=None))
+    times.time_whole(one)
+    assert (times.found[one.candidate.key].us, times.found[other.candidate.key].us) == (20.0, 80.0)
+
+
 @pytest.mark.slow
 def test_a_plan_says_what_a_profile_says():
     found = planned(cases.get("kda_bf16").problem)

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from draws import cores
-from gradients import LAYOUTS, check, expected, last, outputs, places_of, problem_of
+from gradients import INPUT, LAYOUTS, check, expected, last, outputs, places_of, problem_of
 
 import nkiconv
 from nkiconv import ConvProblem
@@ -276,7 +276,6 @@ def test_diagonals_hold_as_many_units_as_sbuf_takes(groups, down, strips, buffer
     assert diagonals.build(geometry, config, False)[0].buffers == buffers
 
 
-INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
 #: Whose input gradients, of other kernels, take long or have none.
 SLOW_BACK = ("many taps", "window outside x")
 

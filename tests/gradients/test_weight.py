@@ -12,7 +12,7 @@ import pytest
 import torch
 from depthwise import same_bits
 from draws import draws
-from gradients import LAYOUTS, an_axis, check, last, outputs
+from gradients import INPUT, LAYOUTS, an_axis, check, last, outputs
 from hypothesis import strategies as st
 
 import nkiconv
@@ -20,6 +20,7 @@ from nkiconv.bounds import error_bound
 from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
+from nkiconv.problem import DTYPES
 from nkiconv.schedules import blocks_schedule
 from nkiconv.schedules.blocks import line_width
 from nkiconv.schedules.blocks_candidates import BlocksBound, candidates
@@ -29,7 +30,6 @@ from nkiconv.simulator.launch import execute
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
-INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
 #: Filter gradients by name, with the shapes of their filters; a window of 3 and padding=1 keep all extents 5.
 OF_FILTERS = {
     "conv1d_weight": (6, 6, 3), "conv2d_weight": (6, 6, 3, 3), "conv3d_weight": (6, 6, 3, 3, 3),
@@ -114,15 +114,21 @@ def test_long_sums_lose_little(monkeypatch, chain, lost):
         assert error_bound(gy.size, total, total, "fp32", additions) < error_bound(gy.size, total, total, "fp32")
 
 
-def test_transposes_of_later_tiles_are_between_matmuls():
-    """Few at once, as their evacuations take longer than they do: all 35 of a tile at once took a fifth longer."""
-    problem = nkiconv.ConvProblem(N=6, C=384, K=512, H=48, W=48, S=1, stride=(2, 2)).toward("wgrad")
-    request = Request(problem=problem)
-    operation, config = operation_for(request), (("rows", 1), ("columns", 5), ("outputs", 4), ("pixels", 2))
-    config += (("buffers", 2), ("channels", 384), ("inputs", 1), ("split", 0))
+def on_tensor_engine(problem, config):
+    """What the Tensor Engine does for the filter gradient, on one core."""
+    request = Request(problem=problem.toward("wgrad"))
+    operation = operation_for(request)
     args, kwargs = operation.launch(request, "blocks", config)
     program = execute(operation.kernel[1], args, kwargs, trace_only=True).programs[0]
-    ops = [one.op for one in program.instructions if one.engine == "tensor"]
+    return [one.op for one in program.instructions if one.engine == "tensor"]
+
+
+def test_transposes_of_later_tiles_are_between_matmuls():
+    """Few at once, as their evacuations take longer than they do: all 35 of a tile at once took a fifth longer."""
+    problem = nkiconv.ConvProblem(N=6, C=384, K=512, H=48, W=48, S=1, stride=(2, 2))
+    config = (("rows", 1), ("columns", 5), ("outputs", 4), ("pixels", 2))
+    config += (("buffers", 2), ("channels", 384), ("inputs", 1), ("split", 0))
+    ops = on_tensor_engine(problem, config)
     runs = [len(list(run)) for op, run in itertools.groupby(ops) if op == "nc_transpose"]
     assert sum(runs) == 6 * 35
     assert max(runs[-20:]) <= 10
@@ -142,16 +148,10 @@ def test_planes_of_x_are_transposed_once():
     """Not once for each tap; with buffers for all tiles once for both passes."""
     sizes = {"N": 1, "C": 128, "K": 256, "D": 6, "T": 3, "H": 12, "W": 12, "S": 1}
     problem = nkiconv.ConvProblem(**sizes, stride=(1, 1, 1), padding=((1, 1), (0, 0), (0, 0)))
-    request = Request(problem=problem.toward("wgrad"))
-    operation = operation_for(request)
     config = (("rows", 1), ("columns", 1), ("channels", 128), ("outputs", 1), ("inputs", 1), ("pixels", 2))
-    counts = []
-    for buffers in (1, 12):
-        given = (*config, ("buffers", buffers), ("split", 0))
-        args, kwargs = operation.launch(request, "blocks", given)
-        program = execute(operation.kernel[1], args, kwargs, trace_only=True).programs[0]
-        counts.append(sum(one.op == "nc_transpose" for one in program.instructions))
-    assert counts == [2 * (12 + 12), 12 + 2 * 12]
+    for buffers, count in ((1, 2 * (12 + 12)), (12, 12 + 2 * 12)):
+        ops = on_tensor_engine(problem, (*config, ("buffers", buffers), ("split", 0)))
+        assert ops.count("nc_transpose") == count
 
 
 #: (N, C, K, D, H, T, R) of volumes, whose first and last planes see fewer planes of x, and of images.
@@ -174,11 +174,9 @@ def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
         assert sized["tiles"] == max(one.half if schedule.split else len(one.tiles) for one in schedule.passes)
 
 
-DTYPES = {"bf16": ml_dtypes.bfloat16, "fp32": np.float32}
 FUNCTIONS = {
-    1: (nkiconv.conv_transpose1d_weight, torch.nn.functional.conv_transpose1d),
-    2: (nkiconv.conv_transpose2d_weight, torch.nn.functional.conv_transpose2d),
-    3: (nkiconv.conv_transpose3d_weight, torch.nn.functional.conv_transpose3d),
+    axes: (getattr(nkiconv, f"conv_transpose{axes}d_weight"), getattr(torch.nn.functional, f"conv_transpose{axes}d"))
+    for axes in (1, 2, 3)
 }
 #: (N, C, K, groups), extents of x, taps, stride, padding, output_padding, dilation.
 PROBLEMS = {

@@ -8,7 +8,7 @@ from PIL import Image
 
 X, TAPS = np.ones((1, 2, 9), np.float32), np.ones((2, 3), np.float32)
 W1, W2 = np.ones((4, 2, 3), np.float32), np.ones((3, 1, 3, 3), np.float32)
-RGB = np.zeros((6, 5, 3), np.uint8)
+RGB, SILENCE = np.zeros((6, 5, 3), np.uint8), np.zeros((20, 2))
 
 
 def png(pixels, mode=None, **options):
@@ -19,14 +19,12 @@ def png(pixels, mode=None, **options):
     return out.getvalue()
 
 
-def wav(frames=20, width=2):
-    """The bytes of a WAV file of zeros."""
+def wav(samples=SILENCE, width=2):
+    """The bytes of a WAV file of integers [W, C]."""
     out = io.BytesIO()
     with wave.open(out, "wb") as sound:
-        sound.setnchannels(2)
-        sound.setsampwidth(width)
-        sound.setframerate(8000)
-        sound.writeframes(bytes(frames * 2 * width))
+        sound.setparams((samples.shape[1], width, 8000, 0, "NONE", ""))
+        sound.writeframes(samples.astype(f"<i{width}").tobytes())
     return out.getvalue()
 
 

@@ -4,7 +4,7 @@ import operator
 
 import torch
 from chained import C, made
-from fused_sequences import ConformerModule
+from fused_sequences import ConformerModule, Delta
 from torch import nn
 from torch.nn import functional as F
 
@@ -470,3 +470,10 @@ class Conformer(ConformerModule):
 
     def __init__(self):
         super().__init__(C, 5)
+
+
+class Mamba(Delta):
+    """A stage of a Mamba."""
+
+    def __init__(self):
+        super().__init__(C, [4, 6], bias=True, before=3)

@@ -1,15 +1,16 @@
 """Problems of gradients, in integers, and what torch in float64 makes of them."""
 
 import hypothesis
-import ml_dtypes
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
 import nkiconv
+from nkiconv.problem import DTYPES
 
 FORWARD = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 WEIGHT = {1: nkiconv.conv1d_weight, 2: nkiconv.conv2d_weight, 3: nkiconv.conv3d_weight}
+INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
 LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
@@ -32,9 +33,8 @@ def problem_of(channels, axes, dtype="bf16", seed=0):
     """(x, gy, shape of w) of integers."""
     N, C, K, groups = channels
     rng = np.random.default_rng(seed)
-    kind = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[dtype]
-    x = rng.integers(-3, 4, (N, C, *(axis[0] for axis in axes))).astype(kind)
-    gy = rng.integers(-3, 4, (N, K, *map(outputs, axes))).astype(kind)
+    x = rng.integers(-3, 4, (N, C, *(axis[0] for axis in axes))).astype(DTYPES[dtype])
+    gy = rng.integers(-3, 4, (N, K, *map(outputs, axes))).astype(DTYPES[dtype])
     return x, gy, (K, C // groups, *(axis[1] for axis in axes))
 
 

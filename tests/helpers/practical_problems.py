@@ -4,7 +4,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from nkiconv import ConvProblem, GeometryError
+from random_problems import sampled
+
+from nkiconv import ConvProblem
 
 CHANNELS = (
     *(16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 240, 256, 288, 320, 384, 480, 512),
@@ -107,16 +109,13 @@ KINDS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 OFTEN = ("conv2d", "depthwise")
 
 
+def drawn(rng: random.Random) -> tuple[str, ConvProblem]:
+    """(Kind, problem)."""
+    kind, C = rng.choice((*KINDS, *OFTEN)), rng.choice(CHANNELS)
+    fields = {"N": rng.choice((1, 1, 2, 4, 8, 16)), "C": C, "K": rng.choice((C, rng.choice(CHANNELS)))}
+    return kind, ConvProblem(**(fields | KINDS[kind](rng)))
+
+
 def problems(count: int, seed: int) -> list[tuple[str, ConvProblem]]:
     """(Kind, problem) of so many."""
-    rng, found = random.Random(seed), []
-    while len(found) < count:
-        kind, C = rng.choice((*KINDS, *OFTEN)), rng.choice(CHANNELS)
-        fields = {"N": rng.choice((1, 1, 2, 4, 8, 16)), "C": C, "K": rng.choice((C, rng.choice(CHANNELS)))}
-        try:
-            problem = ConvProblem(**(fields | KINDS[kind](rng)))
-        except GeometryError:
-            continue
-        if problem.flops <= FLOPS and sum(problem.moved) <= BYTES:
-            found.append((kind, problem))
-    return found
+    return sampled(count, seed, drawn, lambda one: one[1].flops <= FLOPS and sum(one[1].moved) <= BYTES)

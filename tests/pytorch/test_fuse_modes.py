@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from chained import C, assert_gradients, calls, close, image, made, pair, terms_of, told
-from fused_sequences import ConformerModule, Delta
+from fused_sequences import ConformerModule
 from gradchecks import assert_batches, assert_derivatives, assert_tangents
 from gradchecks import assert_gradients as assert_gradients_of
 from torch import nn
@@ -56,8 +56,16 @@ def split_apart(self, h):
     return h + fixed.mean()
 
 
-@pytest.mark.parametrize("read", [noted, scanned, split_apart])
-def test_rows_that_are_read_keep_their_gradients(read):
+def conformer():
+    """With a custom activation after the rows."""
+    model = ConformerModule(C, 3)
+    model.activation = made(lambda _, x: Silu.apply(x))
+    return model
+
+
+def stage(read):
+    """A stage whose rows are read."""
+
     def forward(self, hidden):
         mixed = self.in_proj(hidden)[..., 3:].transpose(1, 2)
         h, again = (
@@ -65,21 +73,12 @@ def test_rows_that_are_read_keep_their_gradients(read):
         )
         return *again.transpose(1, 2).split([4, 6], -1), read(self, h)
 
-    assert_gradients(*pair(lambda: made(forward, Mamba)), image(*ROWS))
+    return lambda: made(forward, fm.Mamba)
 
 
-class Mamba(Delta):
-    def __init__(self):
-        super().__init__(C, [4, 6], bias=True, before=3)
-
-
-def test_a_custom_activation_after_rows():
-    def conformer():
-        model = ConformerModule(C, 3)
-        model.activation = made(lambda _, x: Silu.apply(x))
-        return model
-
-    assert_gradients(*pair(conformer), image(*ROWS))
+@pytest.mark.parametrize("make", [*map(stage, (noted, scanned, split_apart)), conformer])
+def test_rows_that_are_read_keep_their_gradients(make):
+    assert_gradients(*pair(make), image(*ROWS))
 
 
 def parts_one_by_one(self, x):
@@ -116,14 +115,6 @@ def custom_within(self, x):
         return conv(Silu.apply(norm(x)))
 
 
-def segments(self, x):
-    return checkpoint_sequential(self.parts, 3, x, use_reentrant=False)
-
-
-def segments_again(self, x):
-    return checkpoint_sequential(self.parts, 3, x, use_reentrant=True)
-
-
 def checkpoint_within(reentrant):
     """As a forward does whose flag was set after the conversion."""
 
@@ -137,11 +128,12 @@ def checkpoint_within(reentrant):
 
 
 #: Forwards that call modules of a chain, which its own forward proves.
-CALLERS = {
-    one.__name__: one
-    for one in (parts_one_by_one, frozen_norm, read_within, frozen_within, custom_within, segments, segments_again)
-}
-CALLERS |= {f"checkpoint within, {one}": checkpoint_within(one) for one in (False, True)}
+CALLERS = {one.__name__: one for one in (parts_one_by_one, frozen_norm, read_within, frozen_within, custom_within)}
+for again in (False, True):
+    CALLERS[f"checkpoint within, {again}"] = checkpoint_within(again)
+    CALLERS[f"segments, {again}"] = lambda self, x, again=again: checkpoint_sequential(
+        self.parts, 3, x, use_reentrant=again
+    )
 
 
 @pytest.mark.parametrize("name", CALLERS)

@@ -4,7 +4,7 @@ import fused_models as fm
 import pytest
 import torch
 from chained import C, assert_gradients, assert_same, calls, close, drawn, image, made, pair, terms_of
-from fused_sequences import Delta, ShortConv
+from fused_sequences import ShortConv
 from operators_seen import Seen
 from torch import nn
 
@@ -55,11 +55,6 @@ PARTS = {
 }
 
 
-class Mamba(Delta):
-    def __init__(self):
-        super().__init__(C, [4, 6], bias=True, before=3)
-
-
 @pytest.mark.parametrize("name", PARTS)
 def test_channels_of_a_projection_are_read_in_place(name):
     part, first = PARTS[name]
@@ -70,7 +65,7 @@ def test_channels_of_a_projection_are_read_in_place(name):
         return torch.split(mixed.transpose(1, 2), self.sizes, dim=-1)
 
     results = []
-    for model in pair(lambda: made(forward, Mamba)):
+    for model in pair(lambda: made(forward, fm.Mamba)):
         leaf = image(*ROWS).requires_grad_()
         with Seen() as seen:
             parts = model(leaf)

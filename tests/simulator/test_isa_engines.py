@@ -65,7 +65,7 @@ def test_bits_of_two_tensors(op, dtype, rng):
     same(result(nisa.tensor_tensor, (5, 9), dtype, a, b, OPS[op]), expected)
 
 
-#: Operator, two numbers, and their result: of GpSimd, which has integer arithmetic, of mixed signs, and of Vector.
+#: Operator, two numbers, and their result: of GpSimd, which has integer arithmetic, of mixed signs.
 I32, U32 = np.int32, np.uint32
 NATIVE = [
     ("add", (2**31 - 1, I32), (1, I32), -(2**31)), ("subtract", (2**24 + 1, I32), (1, I32), 2**24),
@@ -76,16 +76,13 @@ NATIVE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "a", "b", "expected"), NATIVE)
-def test_integer_arithmetic(op, a, b, expected):
+@pytest.mark.parametrize(("op", "a", "b", "expected", "engine"), [
+    *((*row, "unknown") for row in NATIVE), ("add", (2**24, I32), (1, I32), 2**24, "vector"),  # in fp32
+])  # fmt: skip
+def test_integer_arithmetic(op, a, b, expected, engine):
     (a, of_a), (b, of_b) = a, b
     dst, tiles = nl.uint32 if of_a is U32 else nl.int32, (row(a, dtype=of_a), row(b, dtype=of_b))
-    assert result(nisa.tensor_tensor, (1, 1), dst, *tiles, OPS[op]).item() == expected
-
-
-def test_vector_adds_integers_in_fp32():
-    tiles = row(2**24, dtype=I32), row(1, dtype=I32)
-    assert result(nisa.tensor_tensor, (1, 1), nl.int32, *tiles, nl.add, nisa.engine.vector).item() == 2**24
+    assert result(nisa.tensor_tensor, (1, 1), dst, *tiles, OPS[op], nisa.engine[engine]).item() == expected
 
 
 # tensor_scalar, scalar_tensor_tensor, tensor_tensor_scan, reciprocal.
