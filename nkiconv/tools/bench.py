@@ -84,16 +84,11 @@ def run(runs: int, advance: Advance = ignore) -> tuple[list[Timing], list[Timing
         raise UnsupportedError(
             f"NKICONV_NKI: bench-simulator times nkiconv's simulator, but {CHOICE.reason}; set NKICONV_NKI=simulator"
         )
-    total = len(CASES) + len(_SINGLES)
-    whole = []
-    for i, name in enumerate(CASES):
-        advance(f"timing {name}", i / total)
-        whole.append(time_case(name, runs))
-    single = []
-    for i, name in enumerate(_SINGLES):
-        advance(f"timing {name}", (len(CASES) + i) / total)
-        single.append(time_instruction(name, runs))
-    return whole, single
+    found = []
+    for i, name in enumerate((*CASES, *_SINGLES)):
+        advance(f"timing {name}", i / (len(CASES) + len(_SINGLES)))
+        found.append((time_case if name in CASES else time_instruction)(name, runs))
+    return found[: len(CASES)], found[len(CASES) :]
 
 
 def time_case(name: str, runs: int) -> Timing:
@@ -137,14 +132,8 @@ def _timed(name: str, execute: Callable[[bool], Any], runs: int, last: int = 0) 
         replayed.append(_seconds(lambda: [step() for step in steps]))
         traced.append(_seconds(lambda: execute(True)))
     scale = 1e6 / len(counted)
-    return Timing(
-        name,
-        len(counted),
-        not_replayed,
-        statistics.median(simulated[1:]) * scale,
-        statistics.median(replayed[1:]) * scale,
-        statistics.median(traced[1:]) * scale,
-    )
+    medians = (statistics.median(one[1:]) * scale for one in (simulated, replayed, traced))
+    return Timing(name, len(counted), not_replayed, *medians)
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -188,10 +177,6 @@ def _copy_step(_instruction: Instruction, dst: AnyArray, reads: list[AnyArray]) 
     return lambda: np.copyto(dst, src.reshape(dst.shape), casting="unsafe")
 
 
-def _fill_step(_instruction: Instruction, dst: AnyArray, _reads: list[AnyArray]) -> Step:
-    return lambda: dst.fill(0)
-
-
 def _transpose_step(_instruction: Instruction, dst: AnyArray, reads: list[AnyArray]) -> Step:
     data = reads[0]
     return lambda: np.copyto(dst, data.reshape(len(data), -1).T.reshape(dst.shape), casting="unsafe")
@@ -227,23 +212,15 @@ def _select_step(_instruction: Instruction, dst: AnyArray, reads: list[AnyArray]
     return step
 
 
-def _add_step(_instruction: Instruction, dst: AnyArray, reads: list[AnyArray]) -> Step:
-    return lambda: np.add(reads[0], reads[1], out=dst)
-
-
-def _relu_step(_instruction: Instruction, dst: AnyArray, reads: list[AnyArray]) -> Step:
-    return lambda: np.maximum(reads[0], np.float32(0), out=dst)
-
-
 _STEPS: dict[str, Callable[[Instruction, AnyArray, list[AnyArray]], Step]] = {
     "dma_copy": _copy_step,
     "tensor_copy": _copy_step,
-    "memset": _fill_step,
+    "memset": lambda _instruction, dst, _reads: lambda: dst.fill(0),
     "nc_transpose": _transpose_step,
     "nc_matmul": _matmul_step,
     "affine_select": _select_step,
-    "tensor_tensor": _add_step,
-    "activation": _relu_step,
+    "tensor_tensor": lambda _instruction, dst, reads: lambda: np.add(reads[0], reads[1], out=dst),
+    "activation": lambda _instruction, dst, reads: lambda: np.maximum(reads[0], np.float32(0), out=dst),
 }
 
 
@@ -254,14 +231,10 @@ def _repeat(x_hbm: Any, name: str, count: int) -> None:
     x_sbuf = language.ndarray(x_hbm.shape, dtype=x_hbm.dtype, buffer=language.sbuf)
     y_sbuf = language.ndarray(x_hbm.shape, dtype=x_hbm.dtype, buffer=language.sbuf)
     y_psum = language.ndarray(x_hbm.shape, dtype=language.float32, buffer=language.psum)
-    isa.tensor_copy(dst=y_sbuf, src=_loaded(x_sbuf, x_hbm))
+    isa.dma_copy(dst=x_sbuf, src=x_hbm)
+    isa.tensor_copy(dst=y_sbuf, src=x_sbuf)
     for _ in range(count):
         issue(x_hbm, x_sbuf, y_sbuf, y_psum)
-
-
-def _loaded(x_sbuf: Any, x_hbm: Any) -> Any:
-    isa.dma_copy(dst=x_sbuf, src=x_hbm)
-    return x_sbuf
 
 
 #: How each single instruction is issued, on which dtype: (x_hbm, x_sbuf, y_sbuf, y_psum), each [128, 512].

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..tables.readme import AGAINST_COLUMNS, AGAINST_MARKERS, markdown
+from ..tables.readme import AGAINST_COLUMNS, AGAINST_MARKERS, Columns, markdown
 from .grid import Grid
 from .shell import console, fail_unless, notes, print_json, say, wrote
-from .show import modelled, number
+from .show import cores, modelled
 from .suite import OfSuite, check_files, made
 
 if TYPE_CHECKING:
@@ -20,6 +20,18 @@ NOTES = (
     "that a compiler may choose",
     "x: AWS's time over ours, and AWS's in look-ahead order over ours in program order; ~ ours is extrapolated from "
     "fewer channels",
+)
+COLUMNS: Columns = (
+    ("case", "case", ""),
+    ("AWS's us", "nki_library_us", ",.1f"),
+    ("AWS's look-ahead", "nki_library_lookahead_us", ",.1f"),
+    ("bound by", "nki_library_bound_by", ""),
+    ("AWS's instructions", "nki_library_instructions", ",d"),
+    ("check", "nki_library_check", ""),
+    ("algorithm", "algorithm", ""),
+    ("our us", "modelled_us", ",.1f"),
+    ("x", "x_nki_library", ",.1f"),
+    ("x of look-ahead", "x_nki_library_lookahead", ",.1f"),
 )
 
 
@@ -37,37 +49,23 @@ def bench_against(of: OfSuite, checkout: Path, lnc: int, as_json: bool) -> None:
     mean, count = tables.geometric_mean(one.times_faster for one in found)
     ahead, _ = tables.geometric_mean(one.times_faster_than_lookahead for one in found)
     right = all(one.theirs.check in ("", "pass") for one in found)
+    means = {"x_nki_library": mean, "x_nki_library_lookahead": ahead, "rows": count}
     if as_json:
-        means = {"x_nki_library": mean, "x_nki_library_lookahead": ahead, "rows": count}
         print_json({"suite": of.name, "ok": right, "geometric_means": means, "rows": [one.as_dict() for one in found]})
     else:
-        _show(lnc, found, (mean, ahead, count))
+        _show(lnc, found, means)
         wrote(console(), of.csv)
     fail_unless(right)
 
 
-def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) -> None:
+def _show(lnc: int, found: list[AgainstRow], means: dict[str, Any]) -> None:
     screen = console()
-    title = f"AWS's depthwise_conv1d_implicit_gemm ({found[0].sha256}) and ours on trn2, {lnc} cores, modelled us"
-    names = ("case", "AWS's us", "AWS's look-ahead", "bound by", "AWS's instructions", "check", "algorithm", "our us",
-             "x", "x of look-ahead")  # fmt: skip
-    grid = Grid(
-        title,
-        names,
-        ("case", "bound by", "check", "algorithm"),
-        ("case", "AWS's us", "our us", "x", "algorithm", "check", "x of look-ahead"),
-    )
+    title = f"AWS's depthwise_conv1d_implicit_gemm ({found[0].sha256}) and ours on trn2, {cores(lnc)}, modelled us"
+    grid = Grid.of(title, COLUMNS, ("case", "AWS's us", "our us", "x", "algorithm", "check", "x of look-ahead"))
     for one in found:
-        theirs, plan = one.theirs, one.plan
-        grid.add(
-            f"{one.case} {one.dtype}",
-            number(theirs.us), number(theirs.lookahead_us), theirs.bound_by, number(theirs.instructions, ",d"),
-            theirs.check, plan.algorithm, modelled(plan),
-            number(one.times_faster), number(one.times_faster_than_lookahead),
-            style="" if theirs.check in ("", "pass") else "bold red",
-        )  # fmt: skip
-    mean, ahead, count = means
-    grid.add(f"geometric mean of {count} rows", *[""] * 7, f"{mean:.1f}", f"{ahead:.1f}", style="bold")
+        row = one.as_dict() | {"case": f"{one.case} {one.dtype}", "modelled_us": modelled(one.plan)}
+        grid.put(row, style="" if one.theirs.check in ("", "pass") else "bold red")
+    grid.put({"case": f"geometric mean of {means['rows']} rows", **means}, style="bold")
     grid.show(screen)
     for one in found:
         if one.theirs.reason:

@@ -16,12 +16,13 @@ from ...errors import NkiconvError, UnsupportedError, raise_all, refused
 from ...launches import TARGET, other_degree
 from ..doctor import diagnose, lacking
 from ..suites import csv_rows
+from ..tables.readme import cell
 from .grid import Grid
 from .kernels import KernelCall, is_kernel, unnamed
 from .options import Force, Lnc
 from .paths import unwritable
 from .shell import JsonOption, console, fail_unless, notes, print_json, prints_tables, progress, say, wrote
-from .show import cores, number
+from .show import cores
 
 if TYPE_CHECKING:
     from .compile_run import Row
@@ -190,4 +191,5 @@ def _show(rows: list[Row], versions: dict[str, str | None], lnc: int, out: Path,
 def _cells(row: Row) -> Iterator[str]:
     ratio = "" if row.worst_ratio is None else f" {row.worst_ratio:.2f}"
     yield from (row.kernel, row.algorithm or "-", f"{row.simulate or '-'}{ratio}", row.compile or "-")
-    yield from (number(row.instructions, ","), number(row.modelled_us), number(row.predicted_us), row.line, row.error)
+    yield from (cell(row.instructions, ","), cell(row.modelled_us, ",.1f"), cell(row.predicted_us, ",.1f"))
+    yield from (row.line, row.error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..tables.readme import Columns
 from .grid import Grid
 from .shell import console, notes, print_json, wrote
-from .show import cores, modelled, number
+from .show import cores, modelled
 from .suite import OfSuite, check_files, made
 
 if TYPE_CHECKING:
@@ -37,33 +38,19 @@ def bench_deepbench(of: OfSuite, layout: str | None, lnc: int, as_json: bool) ->
     if as_json:
         print_json({"suite": deepbench.SUITE, "geometric_means": means, "rows": rows})
         return
-    _show(found, means)
+    _show(found, means, pages.COLUMNS)
     wrote(console(), of.csv)
 
 
-def _show(found: list[DeepBenchRow], means: list[dict[str, Any]]) -> None:
+def _show(found: list[DeepBenchRow], means: list[dict[str, Any]], columns: Columns) -> None:
     screen, first = console(), found[0].as_dict()
-    text = ("case", "direction", "x", "w", "stride", "algorithm", "limit", "bound by", "behind the V100")
-    numbers = ("modelled us", "of the limit", "V100 us", "of its limit")
-    grid = Grid(
-        f"DeepBench's training list on trn2, {first['layout']}, {cores(first['lnc'])}",
-        (*text[:6], *numbers, *text[6:]),
-        text,
-        ("case", "direction", "algorithm", "modelled us", "of the limit", "V100 us", "of its limit", "x"),
-    )
+    main = "case", "direction", "algorithm", "modelled us", "of the limit", "V100 us", "of its limit", "x, N C H W"
+    title = f"DeepBench's training list on trn2, {first['layout']}, {cores(first['lnc'])}"
+    grid = Grid.of(title, (columns[0], ("direction", "direction", ""), *columns[1:]), main)
     for one in found:
-        row = one.as_dict()
-        grid.add(
-            *(row[name] for name in ("case", "direction", "x", "w", "stride", "algorithm")),
-            modelled(one.plan), f"{one.plan.roofline_fraction:.1%}",
-            number(one.v100_us, ",.0f"), number(one.v100_fraction, ".1%"),
-            one.limit, one.plan.bound_by, one.behind,
-            style="bold" if one.behind else "",
-        )  # fmt: skip
+        grid.put(one.as_dict() | {"modelled_us": modelled(one.plan)}, style="bold" if one.behind else "")
     for mean in means:
         said = f"geometric mean of {mean['rows']}, {mean['v100_rows']} of the V100"
-        theirs = number(mean["v100_fraction"], ".1%")
-        grid.add(said, mean["direction"], *[""] * 5, f"{mean['roofline_fraction']:.1%}", "", theirs, "", "",
-                 f"{mean['behind']} rows", style="bold")  # fmt: skip
+        grid.put({**mean, "case": said, "behind": f"{mean['behind']} rows"}, style="bold")
     grid.show(screen)
     notes(screen, *NOTES)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...simulator.hardware import CONSTANTS
+from ..tables.readme import Columns, cell
 from .shell import FORMATS, asked, notes, write_out
 
 #: Columns that a cell of text may be folded to before a row becomes a paragraph.
@@ -47,6 +49,18 @@ class Grid:
     rows: list[tuple[str, ...]] = field(default_factory=list)
     #: by number of a row: how it looks on a terminal
     styles: dict[int, str] = field(default_factory=dict)
+    #: keys of rows that `put` takes, and formats of numbers
+    columns: Columns = ()
+
+    @staticmethod
+    def of(title: str, columns: Columns, main: Sequence[str] = ()) -> Grid:
+        """A table of rows that are dictionaries; columns without a format are text."""
+        text = [heading for heading, _, kind in columns if not kind]
+        return Grid(title, [heading for heading, _, _ in columns], text, main, columns=columns)
+
+    def put(self, row: Mapping[str, Any], style: str = "") -> None:
+        """One more row, by the columns' keys; empty where it has none."""
+        self.add(*(cell(row[key], kind) if key in row else "" for _, key, kind in self.columns), style=style)
 
     def add(self, *cells: str, style: str = "") -> None:
         """One more row."""
@@ -155,9 +169,7 @@ class Grid:
         return [max([wide, *map(len, cells)]) for wide, *cells in zip(headings, *self.rows, strict=True)]
 
     def _pairs(self, row: tuple[str, ...]) -> Iterator[str]:
-        for heading, cell in zip(self.headings[1:], row[1:], strict=True):
-            if cell:
-                yield f"{heading} {cell}"
+        yield from (f"{heading} {one}" for heading, one in zip(self.headings[1:], row[1:], strict=True) if one)
 
 
 def _packed(pairs: list[str], width: int) -> list[str]:

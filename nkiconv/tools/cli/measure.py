@@ -14,6 +14,7 @@ from rich.console import Console
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ..doctor import DEVICE
 from ..measure import interleave
+from ..tables.readme import Columns
 from .against import bench_against
 from .deepbench import bench_deepbench
 from .grid import Grid
@@ -35,6 +36,34 @@ OUT = Path("measured_trn2.csv")
 CANNOT = "nkiconv bench cannot run this call"
 #: Least rounds, so that each of the four variants has been first.
 MIN_ROUNDS = 4
+
+
+_SHARES: Columns = (("x copy floor", "x_copy_floor", ".2f"), ("of the limit", "roofline_fraction", ".1%"))
+_MODELLED: Columns = (
+    ("case", "case", ""),
+    ("algorithm", "algorithm", ""),
+    ("mean", "modelled_us", ",.2f"),
+    ("phase 0", "phase0_us", ",.2f"),
+    ("worst", "worst_us", ",.2f"),
+    ("copy floor", "copy_floor_us", ",.2f"),
+    ("launch floor", "launch_floor_us", ",.2f"),
+    *_SHARES,
+    ("instructions", "instructions", ",d"),
+    ("bound by", "bound_by", ""),
+)
+_MEASURED: Columns = (
+    ("case", "case", ""),
+    ("algorithm", "algorithm", ""),
+    ("p50", "p50_us", ",.2f"),
+    ("p10", "p10_us", ",.2f"),
+    ("p90", "p90_us", ",.2f"),
+    ("A/A", "aa_p50_us", ",.2f"),
+    ("copy floor", "copy_floor_p50_us", ",.2f"),
+    ("launch floor", "launch_floor_p50_us", ",.2f"),
+    *_SHARES,
+    ("modelled", "modelled_us", ",.2f"),
+    ("verdict", "status", ""),
+)
 
 
 class Target(str, enum.Enum):
@@ -147,12 +176,11 @@ def _model(chosen: list[Case], kinds: Choice, speed: bool, said: str, as_json: b
     with progress(show=not as_json) as advance:
         for case in chosen:
             found.append((case, model(case.name, advance=of_case(case.name, advance), **kinds.how)))
+    how = {"precision": kinds.precision, "lnc": kinds.lnc}
+    rows = [
+        {"case": case.name, "dtype": kinds.known or case.problem.dtype, **how, **one.as_dict()} for case, one in found
+    ]
     if as_json:
-        how = {"precision": kinds.precision, "lnc": kinds.lnc}
-        rows = [
-            {"case": case.name, "dtype": kinds.known or case.problem.dtype, **how, **one.as_dict()}
-            for case, one in found
-        ]
         speeds = measured_speed.as_dict() if measured_speed else None
         print_json({"target": "model", "kind": "modelled", "note": said, "timing_speed": speeds, "rows": rows})
         return
@@ -160,20 +188,10 @@ def _model(chosen: list[Case], kinds: Choice, speed: bool, said: str, as_json: b
     if said:
         say(screen, said)
     if found:
-        title = f"modelled us (trn2, {cores(kinds.lnc)})"
         main = "case", "algorithm", "mean", "of the limit", "bound by", "copy floor", "instructions"
-        grid = _grid(title, ("mean", "phase 0", "worst"), ("instructions", "bound by"), main)
-        for case, one in found:
-            grid.add(
-                *_what(case.name, kinds.known or case.problem.dtype, kinds.precision, one.algorithm),
-                *_us(one.modelled_us, one.phase0_us, one.worst_us),
-                "-",
-                *_us(one.copy_floor_us, one.launch_floor_us),
-                f"{one.x_copy_floor:.2f}",
-                f"{one.roofline_fraction:.1%}",
-                f"{one.instructions:,}",
-                one.bound_by,
-            )
+        grid = Grid.of(f"modelled us (trn2, {cores(kinds.lnc)})", _MODELLED, main)
+        for row in rows:
+            grid.put({**row, "case": f"{row['case']} {kind(row['dtype'], kinds.precision)}"})
         grid.show(screen)
     if measured_speed:
         _show_speed(screen, measured_speed)
@@ -199,11 +217,12 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
         return
     screen = console()
     say(screen, machine)
-    title = f"measured us (trn2, {cores(rows[0].lnc)})"
     main = "case", "p50", "modelled", "verdict", "of the limit", "algorithm", "A/A"
-    grid = _grid(title, ("p50", "p10", "p90"), ("modelled", "verdict"), main)
+    grid = Grid.of(f"measured us (trn2, {cores(rows[0].lnc)})", _MEASURED, main)
     for row in rows:
-        grid.add(*_measured_cells(row), style={"pass": "", "noisy": "yellow"}.get(row.status, "bold red"))
+        cells = {key: None for _, key, _ in _MEASURED} | row.values()
+        cells["case"] = f"{row.case} {kind(row.problem.dtype, row.precision)}"
+        grid.put(cells, style={"pass": "", "noisy": "yellow"}.get(row.status, "bold red"))
     grid.show(screen)
     for row in rows:
         if row.reason:
@@ -212,32 +231,3 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
             noise = f"noisy, the medians of the kernel and of itself differ by {row.timing.aa_difference:.1%}"
             say(screen, f"{row.case}: {noise}", "yellow")
     say(screen, f"appended to {path}")
-
-
-def _measured_cells(row: Row) -> Iterator[str]:
-    found = row.timing
-    yield from _what(row.case, row.problem.dtype, row.precision, row.algorithm)
-    if found is None:
-        yield from ["-"] * 8
-    else:
-        yield from _us(found.this.p50_us, found.this.p10_us, found.this.p90_us, found.again.p50_us)
-        yield from _us(found.copy_floor.p50_us, found.launch_floor.p50_us)
-        yield f"{found.x_copy_floor:.2f}"
-        yield f"{row.roofline_fraction:.1%}"
-    yield from _us(row.modelled.modelled_us) if row.modelled else ["-"]
-    yield row.status
-
-
-def _grid(title: str, times: tuple[str, ...], last: tuple[str, ...], main: tuple[str, ...]) -> Grid:
-    """The table of both targets, which differ in the kind of times, the last columns, and those of a narrow screen."""
-    floors = ("A/A", "copy floor", "launch floor", "x copy floor", "of the limit")
-    text = "case", "algorithm", "bound by", "verdict"
-    return Grid(title, ("case", "algorithm", *times, *floors, *last), text, main)
-
-
-def _what(name: str, dtype: str, precision: str | None, algorithm: str) -> tuple[str, str]:
-    return f"{name} {kind(dtype, precision)}", algorithm
-
-
-def _us(*values: float) -> list[str]:
-    return [f"{value:,.2f}" for value in values]

@@ -11,25 +11,24 @@ import typer
 from ... import rules
 from ...errors import UnsupportedError, raise_all, refuse
 from ..suites import csv_rows
+from ..tables.readme import Columns
 from .grid import Grid
 from .options import Force, Lnc
 from .paths import unwritable
 from .shell import JsonOption, console, print_json, prints_tables, progress, wrote
 
-#: Columns of the table: heading, and the CSV's column.
-_SHOWN = {
-    "case": "case",
-    "dtype": "dtype",
-    "algorithm": "algorithm",
-    "mean": "modelled_us",
-    "phase 0": "modelled_phase0_us",
-    "worst": "modelled_worst_us",
-    "look-ahead": "modelled_lookahead_us",
-    "x floor": "x_copy_floor",
-    "roofline": "roofline_fraction",
-    "bound by": "bound_by",
-}
-_TEXT = ("case", "dtype", "algorithm", "bound by")
+COLUMNS: Columns = (
+    ("case", "case", ""),
+    ("dtype", "dtype", ""),
+    ("algorithm", "algorithm", ""),
+    ("mean", "modelled_us", ",.2f"),
+    ("phase 0", "modelled_phase0_us", ",.2f"),
+    ("worst", "modelled_worst_us", ",.2f"),
+    ("look-ahead", "modelled_lookahead_us", ",.2f"),
+    ("x floor", "x_copy_floor", ",.2f"),
+    ("roofline", "roofline_fraction", ".1%"),
+    ("bound by", "bound_by", ""),
+)
 _MAIN = ("case", "dtype", "algorithm", "mean", "roofline", "bound by", "x floor")
 
 
@@ -62,14 +61,8 @@ def command(
     if as_json:
         print_json(rows)
         return
-    grid = Grid("headline cases, modelled us (trn2)", tuple(_SHOWN), _TEXT, _MAIN)
+    grid = Grid.of("headline cases, modelled us (trn2)", COLUMNS, _MAIN)
     for row in rows:
-        grid.add(*(_cell(heading, row[name]) for heading, name in _SHOWN.items()))
+        grid.put(csv_rows.from_text(row))
     grid.show(console())
     wrote(console(), csv)
-
-
-def _cell(heading: str, text: str) -> str:
-    if heading in _TEXT:
-        return text
-    return f"{float(text):.1%}" if heading == "roofline" else f"{float(text):,.2f}"

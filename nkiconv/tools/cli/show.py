@@ -69,11 +69,6 @@ def this_machine() -> str:
     return f"{python}, NumPy {np.__version__}, {platform.system()} {platform.machine()}"
 
 
-def number(value: float | None, kind: str = ",.1f") -> str:
-    """A number in a table; a dash where there is none."""
-    return "-" if value is None or value != value else format(value, kind)
-
-
 def modelled(plan: Plan, kind: str = ",.1f") -> str:
     """A plan's time in us, which "~" says is extrapolated."""
     return f"{'' if plan.extrapolated_from is None else '~'}{plan.modelled_us:{kind}}"

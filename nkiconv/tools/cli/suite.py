@@ -15,7 +15,7 @@ from ...cases import SUITE_ALIASES
 from ...errors import UnsupportedError, raise_all, refuse
 from ...simulator.profiling import Advance
 from ..suites import csv_rows
-from ..tables.readme import find_between, markdown, markers, put_between
+from ..tables.readme import Columns, find_between, markdown, markers, put_between
 from .grid import Grid
 from .options import Force
 from .paths import unwritable
@@ -139,45 +139,32 @@ def _draw(suite: str, lnc: int, found: list[SuiteRow], path: Path) -> None:
 
 
 def _show(suite: str, lnc: int, found: list[SuiteRow], means: dict[str, tuple[float, int]]) -> None:
-    screen = console()
-    title = f"{suite}: headline cases on trn2, {cores(lnc)}, modelled us"
-    baselines = list(found[0].baselines)
-    numbers = ("phase 0", "worst", "look-ahead", *(f"x {name}" for name in baselines), "x copy floor", "reload",
-               "of the limit", "cuDNN", "instructions")  # fmt: skip
-    text = ("case", "algorithm", "settings", "bound by")
+    screen, baselines = console(), list(found[0].baselines)
     main = "case", "algorithm", "mean", "of the limit", "bound by", "cuDNN", *(f"x {name}" for name in baselines)
-    grid = Grid(title, (*text[:3], "mean", *numbers, text[3]), text, main)
+    columns: Columns = (
+        ("case", "case", ""),
+        ("algorithm", "algorithm", ""),
+        ("settings", "settings", ""),
+        ("mean", "modelled_us", ",.1f"),
+        ("phase 0", "modelled_phase0_us", ",.1f"),
+        ("worst", "modelled_worst_us", ",.1f"),
+        ("look-ahead", "modelled_lookahead_us", ",.1f"),
+        *((f"x {name}", f"x_{name}", ",.1f") for name in baselines),
+        ("x copy floor", "x_copy_floor", ".2f"),
+        ("reload", "reload", ".2f"),
+        ("of the limit", "roofline_fraction", ".1%"),
+        ("cuDNN", "h200_cudnn_fraction", ".1%"),
+        ("instructions", "instructions", ",d"),
+        ("bound by", "bound_by", ""),
+    )
+    grid = Grid.of(f"{suite}: headline cases on trn2, {cores(lnc)}, modelled us", columns, main)
     for one in found:
-        grid.add(*_cells(one), style="" if one.report.ok else "bold red")
-    mean = [f"{means[f'x_{name}'][0]:,.1f}" for name in baselines]
-    rest = f"{means['x_copy_floor'][0]:.2f}", "", f"{means['roofline_fraction'][0]:.1%}"
-    rows = f"geometric mean of {means['x_copy_floor'][1]} rows"
-    grid.add(rows, "", "", "", "", "", "", *mean, *rest, "", "", "", style="bold")
+        row = one.as_dict() | {"case": f"{one.case} {one.dtype}{'' if one.report.ok else ' WRONG'}"}
+        for name, baseline in one.baselines.items():
+            if baseline.extrapolated_from is not None:
+                row[f"x_{name}"] = f"~{row[f'x_{name}']:,.1f}"
+        grid.put(row, style="" if one.report.ok else "bold red")
+    said = f"geometric mean of {means['x_copy_floor'][1]} rows"
+    grid.put({"case": said, **{name: mean for name, (mean, _) in means.items()}}, style="bold")
     grid.show(screen)
     notes(screen, *NOTES)
-
-
-def _cells(one: SuiteRow) -> list[str]:
-    found, share = one.profile.profile, one.h200_fraction
-    times = one.us, found.phases.phase0_us, found.phases.worst_us, found.lookahead_us
-    verdict = "" if one.report.ok else " WRONG"
-    return [
-        f"{one.case} {one.dtype}{verdict}",
-        one.plan.algorithm,
-        one.plan.settings,
-        *(f"{us:,.1f}" for us in times),
-        *(_times(one, name) for name in one.baselines),
-        f"{one.profile.x_copy_floor:.2f}",
-        f"{one.reload:.2f}",
-        f"{found.roofline_fraction:.1%}",
-        "-" if share is None else f"{share:.1%}",
-        f"{found.instructions:,}",
-        found.bound_by,
-    ]
-
-
-def _times(one: SuiteRow, name: str) -> str:
-    times = one.times_faster_than(name)
-    if times is None:
-        return "-"
-    return f"{'~' if one.baselines[name].extrapolated_from is not None else ''}{times:,.1f}"

@@ -8,7 +8,7 @@ from typing import Any
 from ..suites.deepbench import means
 from .readme import Columns, markdown
 
-_COLUMNS: Columns = (
+COLUMNS: Columns = (
     ("case", "case", ""),
     ("x, N C H W", "x", ""),
     ("w, K C R S", "w", ""),
@@ -45,5 +45,5 @@ def page(found: Sequence[dict[str, Any]]) -> str:
     parts = [f"{first['dtype']}, {first['layout']}, {first['lnc']:.0f} cores.\n\n{markdown(means(found), _MEANS)}"]
     for direction in dict.fromkeys(row["direction"] for row in found):
         some = [{**row, "behind": row["behind"] or ""} for row in found if row["direction"] == direction]
-        parts.append(f"### {direction}, {first['layout']}\n\n{markdown(some, _COLUMNS)}")
+        parts.append(f"### {direction}, {first['layout']}\n\n{markdown(some, COLUMNS)}")
     return "\n".join(parts)

@@ -48,12 +48,13 @@ def markdown(found: Iterable[Mapping[str, object]], columns: Columns = _COLUMNS)
     lines = ["| " + " | ".join(heading for heading, _, _ in columns) + " |"]
     lines.append("|" + "".join("---:|" if kind else "---|" for _, _, kind in columns))
     for one in rows:
-        lines.append("| " + " | ".join(_cell(one[name], kind) for _, name, kind in columns) + " |")
+        lines.append("| " + " | ".join(cell(one[name], kind) for _, name, kind in columns) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(value: object, kind: str) -> str:
-    if value is None:
+def cell(value: object, kind: str) -> str:
+    """A value in a table; a dash where there is no number."""
+    if value is None or value != value:
         return "-"
     return format(value, kind) if kind and isinstance(value, (int, float)) else str(value)
 

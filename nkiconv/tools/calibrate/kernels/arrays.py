@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...._nki import nisa, nki, nl
-from .streams import PARTITIONS
+from .streams import PARTITIONS, engine_of, half, loaded
 
 #: fp32 columns of a PSUM bank.
 BANK_COLUMNS = 512
@@ -23,8 +23,7 @@ def products(x_ref, columns, rows, count):
     tiles = PARTITIONS // rows
     out_hbm = nl.ndarray((PARTITIONS, tiles, columns), dtype=nl.float32, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        x_sbuf = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
+        x_sbuf = loaded(x_ref)
         sums_psum = [nl.ndarray((PARTITIONS, columns), dtype=nl.float32, buffer=nl.psum) for _ in range(tiles)]
         for i in range(count):
             tile = i % tiles
@@ -54,10 +53,8 @@ def double_rows(x_ref, columns, count):
     """
     out_hbm = nl.ndarray((PARTITIONS, columns), dtype=nl.float32, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        wide_sbuf = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)
         x_sbuf = nl.ndarray(x_ref.shape, dtype=nl.float8_e4m3, buffer=nl.sbuf)
-        nisa.dma_copy(dst=wide_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
-        nisa.tensor_copy(dst=x_sbuf, src=wide_sbuf, engine=nisa.engine.vector)
+        nisa.tensor_copy(dst=x_sbuf, src=loaded(x_ref), engine=nisa.engine.vector)
         sums_psum = nl.ndarray((PARTITIONS, columns), dtype=nl.float32, buffer=nl.psum)
         for i in range(count):
             column = i % 2 * PARTITIONS
@@ -95,24 +92,17 @@ def transposes(x_ref, count):
     return out_hbm
 
 
-def _copy(dst, src, _operand, engine):
-    nisa.tensor_copy(dst=dst, src=src, engine=getattr(nisa.engine, engine))
-
-
-def _scale(dst, src, operand, engine):
-    nisa.tensor_scalar(dst=dst, data=src, op0=nl.multiply, operand0=operand, engine=getattr(nisa.engine, engine))
-
-
-def _bias(dst, src, operand, _engine):
-    nisa.activation(dst=dst, op=nl.sigmoid, data=src, bias=operand)
-
-
-def _add(dst, src, _operand, _engine):
-    nisa.tensor_tensor(dst=dst, data1=src, data2=dst, op=nl.add, engine=nisa.engine.vector)
-
-
-#: Instructions that read a piece of a bank, by name.
-READS = {"copy": _copy, "scale": _scale, "bias": _bias, "add": _add}
+#: Instructions that read a piece of a bank, by name: of (destination, source, an operand, the engine's name).
+READS = {
+    "copy": lambda dst, src, _operand, engine: nisa.tensor_copy(dst=dst, src=src, engine=engine_of(engine)),
+    "scale": lambda dst, src, operand, engine: nisa.tensor_scalar(
+        dst=dst, data=src, op0=nl.multiply, operand0=operand, engine=engine_of(engine)
+    ),
+    "bias": lambda dst, src, operand, _engine: nisa.activation(dst=dst, op=nl.sigmoid, data=src, bias=operand),
+    "add": lambda dst, src, _operand, engine: nisa.tensor_tensor(
+        dst=dst, data1=src, data2=dst, op=nl.add, engine=engine_of(engine)
+    ),
+}
 
 
 @nki.jit
@@ -129,10 +119,7 @@ def evacuations(x_ref, read, engine, pieces, banks, count):
     """
     out_hbm = nl.ndarray((PARTITIONS, banks * BANK_COLUMNS), dtype=x_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        x_sbuf = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
-        operand_sbuf = nl.ndarray((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=operand_sbuf, value=0.5)
+        x_sbuf, operand_sbuf = loaded(x_ref), half()
         banks_psum = [nl.ndarray((PARTITIONS, BANK_COLUMNS), dtype=nl.float32, buffer=nl.psum) for _ in range(banks)]
         columns = BANK_COLUMNS // pieces
         for i in range(count):

@@ -12,74 +12,62 @@ from ...._nki import nisa, nki, nl
 PARTITIONS = 128
 
 
-def _tensor_scalar(tile, _other, _operand, engine):
+def engine_of(name):
+    """An engine by its name."""
+    return getattr(nisa.engine, name)
+
+
+def loaded(x_ref):
+    """A tile with all of x_ref."""
+    x_sbuf = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
+    return x_sbuf
+
+
+def half():
+    """0.5 on every partition, an operand."""
+    operand_sbuf = nl.ndarray((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=operand_sbuf, value=0.5)
+    return operand_sbuf
+
+
+def scale_and_shift(tile, engine):
+    """tile * 0.5 + 0.25, in place."""
     nisa.tensor_scalar(
-        dst=tile,
-        data=tile,
-        op0=nl.multiply,
-        operand0=0.5,
-        op1=nl.add,
-        operand1=0.25,
-        engine=getattr(nisa.engine, engine),
+        dst=tile, data=tile, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=0.25, engine=engine_of(engine)
     )
 
 
-def _tensor_scalar_operand(tile, _other, operand, engine):
-    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=operand, engine=getattr(nisa.engine, engine))
-
-
-def _tensor_tensor(tile, other, _operand, engine):
-    nisa.tensor_tensor(dst=tile, data1=tile, data2=other, op=nl.maximum, engine=getattr(nisa.engine, engine))
-
-
-def _scalar_tensor_tensor(tile, other, _operand, _engine):
-    nisa.scalar_tensor_tensor(dst=tile, data=tile, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=other)
-
-
-def _scalar_tensor_tensor_operand(tile, other, operand, _engine):
+def _scaled_sum(tile, other, operand):
     nisa.scalar_tensor_tensor(dst=tile, data=tile, op0=nl.multiply, operand0=operand, op1=nl.add, operand1=other)
 
 
-def _sigmoid(tile, _other, _operand, _engine):
-    nisa.activation(dst=tile, op=nl.sigmoid, data=tile)
-
-
-def _tanh(tile, _other, _operand, _engine):
-    nisa.activation(dst=tile, op=nl.tanh, data=tile)
-
-
-def _sigmoid_operand(tile, _other, operand, _engine):
-    nisa.activation(dst=tile, op=nl.sigmoid, data=tile, bias=operand)
-
-
-def _affine_select(tile, _other, _operand, _engine):
-    columns = tile.shape[1]
+def _affine_select(tile):
+    pattern = [[1, tile.shape[1]]]
     nisa.affine_select(
-        dst=tile,
-        pattern=[[1, columns]],
-        channel_multiplier=1,
-        on_true_tile=tile,
-        on_false_value=0.25,
+        dst=tile, pattern=pattern, channel_multiplier=1, on_true_tile=tile, on_false_value=0.25,
         cmp_op=nl.greater_equal,
-    )
+    )  # fmt: skip
 
 
-def _memset(tile, _other, _operand, engine):
-    nisa.memset(dst=tile, value=0.5, engine=getattr(nisa.engine, engine))
-
-
-#: The instructions of one repetition on a tile, by name.
+#: The instructions of one repetition on a tile, by name: of (tile, another, an operand, the engine's name).
 STEPS = {
-    "tensor_scalar": _tensor_scalar,
-    "tensor_scalar_operand": _tensor_scalar_operand,
-    "tensor_tensor": _tensor_tensor,
-    "scalar_tensor_tensor": _scalar_tensor_tensor,
-    "scalar_tensor_tensor_operand": _scalar_tensor_tensor_operand,
-    "sigmoid": _sigmoid,
-    "tanh": _tanh,
-    "sigmoid_operand": _sigmoid_operand,
-    "affine_select": _affine_select,
-    "memset": _memset,
+    "tensor_scalar": lambda tile, _other, _operand, engine: scale_and_shift(tile, engine),
+    "tensor_scalar_operand": lambda tile, _other, operand, engine: nisa.tensor_scalar(
+        dst=tile, data=tile, op0=nl.multiply, operand0=operand, engine=engine_of(engine)
+    ),
+    "tensor_tensor": lambda tile, other, _operand, engine: nisa.tensor_tensor(
+        dst=tile, data1=tile, data2=other, op=nl.maximum, engine=engine_of(engine)
+    ),
+    "scalar_tensor_tensor": lambda tile, other, _operand, _engine: _scaled_sum(tile, other, 0.5),
+    "scalar_tensor_tensor_operand": lambda tile, other, operand, _engine: _scaled_sum(tile, other, operand),
+    "sigmoid": lambda tile, *_: nisa.activation(dst=tile, op=nl.sigmoid, data=tile),
+    "tanh": lambda tile, *_: nisa.activation(dst=tile, op=nl.tanh, data=tile),
+    "sigmoid_operand": lambda tile, _other, operand, _engine: nisa.activation(
+        dst=tile, op=nl.sigmoid, data=tile, bias=operand
+    ),
+    "affine_select": lambda tile, *_: _affine_select(tile),
+    "memset": lambda tile, _other, _operand, engine: nisa.memset(dst=tile, value=0.5, engine=engine_of(engine)),
 }
 
 
@@ -95,10 +83,7 @@ def stream(x_ref, steps, engines, columns, tiles, count):
     """
     out_hbm = nl.ndarray((PARTITIONS, tiles * columns), dtype=x_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        x_sbuf = nl.ndarray((PARTITIONS, (tiles + 1) * columns), dtype=x_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
-        operand_sbuf = nl.ndarray((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=operand_sbuf, value=0.5)
+        x_sbuf, operand_sbuf = loaded(x_ref), half()
         other = x_sbuf[:, tiles * columns : (tiles + 1) * columns]
         for i in range(count):
             first, kind = i % tiles * columns, i // tiles % len(steps)
@@ -135,10 +120,9 @@ def gathers(x_ref, columns, count):
     """
     out_hbm = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        ends_sbuf = [nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf) for _ in range(2)]
+        ends_sbuf = [loaded(x_ref), nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)]
         indices_sbuf = nl.ndarray((PARTITIONS, columns), dtype=nl.uint32, buffer=nl.sbuf)
         nisa.iota(dst=indices_sbuf, pattern=[[1, columns]], offset=0, channel_multiplier=0)
-        nisa.dma_copy(dst=ends_sbuf[0], src=x_ref, dge_mode=nisa.dge_mode.none)
         for i in range(count):
             nisa.nc_n_gather(dst=ends_sbuf[(i + 1) % 2], data=ends_sbuf[i % 2], indices=indices_sbuf)
         nisa.dma_copy(dst=out_hbm, src=ends_sbuf[count % 2], dge_mode=nisa.dge_mode.none)
@@ -153,12 +137,11 @@ def loop(x_ref, columns, tiles, count):
     """
     out_hbm = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        x_sbuf = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
+        x_sbuf = loaded(x_ref)
 
         def body(_i):
             for first in range(0, tiles * columns, columns):
-                _tensor_scalar(x_sbuf[:, first : first + columns], None, None, "vector")
+                scale_and_shift(x_sbuf[:, first : first + columns], "vector")
 
         nl.fori_loop(0, count, body)
         nisa.dma_copy(dst=out_hbm, src=x_sbuf, dge_mode=nisa.dge_mode.none)

@@ -7,7 +7,7 @@ one element of each at the end.
 from __future__ import annotations
 
 from ...._nki import nisa, nki, nl
-from .streams import PARTITIONS
+from .streams import PARTITIONS, loaded, scale_and_shift
 
 
 def _transfer(dst, src, mode, engine):
@@ -52,8 +52,7 @@ def stores(x_ref, mode, engine, count):
     rows, columns = x_ref.shape
     out_hbm = nl.ndarray((rows, count, columns), dtype=x_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        x_sbuf = nl.ndarray((rows, columns), dtype=x_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
+        x_sbuf = loaded(x_ref)
         for i in range(count):
             _transfer(out_hbm[:, i], x_sbuf, mode, engine)
     return out_hbm
@@ -72,9 +71,8 @@ def stores_between(x_ref, count):
     columns = x_ref.shape[1]
     out_hbm = nl.ndarray((PARTITIONS, count, GROUP * columns), dtype=x_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        x_sbuf = nl.ndarray((PARTITIONS, columns), dtype=x_ref.dtype, buffer=nl.sbuf)
+        x_sbuf = loaded(x_ref)
         groups_sbuf = nl.ndarray((PARTITIONS, GROUPS, GROUP * columns), dtype=x_ref.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=x_sbuf, src=x_ref, dge_mode=nisa.dge_mode.none)
         for i in range(count):
             group = groups_sbuf[:, i % GROUPS]
             for first in range(0, GROUP * columns, columns):
@@ -94,21 +92,12 @@ def relay(x_ref, mode, through, count):
     """
     out_hbm = nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.shared_hbm)
     if nl.program_id(0) == 0:
-        ends_sbuf = [nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf) for _ in range(2)]
-        nisa.dma_copy(dst=ends_sbuf[0], src=x_ref, dge_mode=nisa.dge_mode.none)
+        ends_sbuf = [loaded(x_ref), nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)]
         for i in range(count):
             dst = ends_sbuf[(i + 1) % 2]
             _transfer(dst, ends_sbuf[i % 2], mode, "unknown")
             if through:
-                nisa.tensor_scalar(
-                    dst=dst,
-                    data=dst,
-                    op0=nl.multiply,
-                    operand0=0.5,
-                    op1=nl.add,
-                    operand1=0.25,
-                    engine=nisa.engine.vector,
-                )
+                scale_and_shift(dst, "vector")
         nisa.dma_copy(dst=out_hbm, src=ends_sbuf[count % 2], dge_mode=nisa.dge_mode.none)
     return out_hbm
 
@@ -159,8 +148,7 @@ def exchanges(x_ref, send, count):
     """
     columns, core = x_ref.shape[1], nl.program_id(0)
     out_hbm = nl.ndarray((2, PARTITIONS, columns), dtype=x_ref.dtype, buffer=nl.shared_hbm)
-    ends_sbuf = [nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf) for _ in range(2)]
-    nisa.dma_copy(dst=ends_sbuf[0], src=x_ref, dge_mode=nisa.dge_mode.none)
+    ends_sbuf = [loaded(x_ref), nl.ndarray(x_ref.shape, dtype=x_ref.dtype, buffer=nl.sbuf)]
     for i in range(count):
         if send:
             src, dst = ends_sbuf[i % 2], ends_sbuf[(i + 1) % 2]
