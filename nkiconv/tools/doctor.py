@@ -24,6 +24,7 @@ from ..simulator.hardware import CONSTANTS
 
 #: The driver's file on a machine with a Neuron device.
 DEVICE = Path("/dev/neuron0")
+NO_DEVICE = f"{DEVICE}: there is no Neuron device here; use a trn2 instance with the Neuron driver installed"
 INSTALLED, MISSING = "installed", "missing"
 TOO_OLD = f"older than {'.'.join(map(str, OLDEST_NKI))}"
 
@@ -181,12 +182,9 @@ def _trn2_advice(packages: tuple[Package, ...]) -> Iterator[str]:
         yield f"{names}: PyPI's placeholders, not AWS's packages; remove them: pip uninstall {names}"
     yield from (too_old(p.version) for p in packages if p.status == TOO_OLD)
     if lacking:
-        yield (
-            f"{', '.join(lacking)}: needed on trn2; install from AWS's own package repository, not from PyPI "
-            "(the Neuron documentation gives its address)"
-        )
+        yield f"{', '.join(lacking)}: needed on trn2; {FROM_AWS}"
     if not DEVICE.exists():
-        yield f"{DEVICE}: there is no Neuron device here; use a trn2 instance with the Neuron driver installed"
+        yield NO_DEVICE
 
 
 def lacking(found: Diagnosis, *names: str) -> Iterator[UnsupportedError]:

@@ -18,7 +18,7 @@ from ..tables.readme import Columns
 from .against import bench_against
 from .deepbench import bench_deepbench
 from .grid import Grid
-from .options import Choice, NoNames, given_options, misplaced, named_cases
+from .options import Choice, Names, given_options, misplaced, named_cases
 from .paths import unwritable
 from .shell import JsonOption, console, fail_unless, of_case, print_json, prints_tables, progress, say
 from .show import cores, kind, this_machine
@@ -76,7 +76,7 @@ class Target(str, enum.Enum):
 @prints_tables
 def command(
     *,
-    names: NoNames = None,
+    names: Names = None,
     target: Annotated[
         Target | None, typer.Option(help="trn2: measure on this instance. model: predict. Default: what is here.")
     ] = None,

@@ -14,10 +14,7 @@ from ...cases import Case
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
 
-CASES = typer.Argument(metavar="CASE...", help="See nkiconv cases.")
-
-Names = Annotated[list[str], CASES]
-NoNames = Annotated[list[str] | None, CASES]
+Names = Annotated[list[str] | None, typer.Argument(metavar="CASE...", help="See nkiconv cases.")]
 Dtype = Annotated[
     str | None,
     typer.Option(help="bf16, fp16, fp32, or but for depthwise_conv1d fp8_e4m3 or fp8_e5m2, instead of the case's own."),

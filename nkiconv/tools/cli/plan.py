@@ -15,7 +15,7 @@ from ...cases import Case
 from ...errors import raise_all
 from . import shapes
 from .grid import Grid
-from .options import Constants, Direction, Fresh, Kinds, NoNames, read_constants
+from .options import Constants, Direction, Fresh, Kinds, Names, read_constants
 from .shell import JsonOption, console, notes, of_case, plain_warnings, print_json, prints_tables, progress
 from .show import cores, kind, modelled
 
@@ -42,7 +42,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
 
     def command(
         *,
-        names: NoNames = None,
+        names: Names = None,
         suite: Suite = None,
         direction: Direction = "forward",
         explain: Explain = False,

@@ -21,7 +21,7 @@ from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords, unnamed
-from .options import Arg, Choice, Constants, Direction, Force, NoNames, misplaced, named_cases, read_constants
+from .options import Arg, Choice, Constants, Direction, Force, Names, misplaced, named_cases, read_constants
 from .paths import unwritable
 from .profile_grid import moved_grid, profiles_grid
 from .shell import FORMATS, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @prints_tables
 def command(
     *,
-    names: NoNames = None,
+    names: Names = None,
     direction: Direction = "forward",
     kinds: Choice,
     sensitivity: Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import io
 import json
 import time
 from collections.abc import Iterator
@@ -55,16 +54,22 @@ def command(
     """
     raise_all("nkiconv report cannot run this call", list(unwritable("--out", out, "a .md file", force=force)))
     named = [cases.get(name).name for name in case or []]
-    rows = _table(measured)
+    kept, model = (importlib.import_module(f"nkiconv.tools.measure.{name}") for name in ("rows", "modelled"))
+    kept.check(measured)
+    rows = list(csv.DictReader(lines)) if (lines := _text(measured)) is not None else None
     kernels = compiled / importlib.import_module("nkiconv.tools.cli.compile_run").ROWS
     names = named or list(dict.fromkeys(row["case"] for row in rows or () if row["case"] in cases.names()))
     with progress(show=not as_json) as advance:
-        profiles = [{"case": name, "lnc": lnc, **_modelled(name, lnc, of_case(name, advance))} for name in names]
-    versions = {"nkiconv": __version__, "commit": _rows().commit(), **diagnose().as_dict()}
+        profiles = [
+            {"case": name, "lnc": lnc, **model.model(name, None, lnc, None, of_case(name, advance)).as_dict()}
+            for name in names
+        ]
+    slopes = importlib.import_module("nkiconv.tools.calibrate.kept").path_of(target)
+    versions = {"nkiconv": __version__, "commit": kept.commit(), **diagnose().as_dict()}
     sections = [
         Section("versions", "nkiconv doctor", versions),
         Section("constants", "nkiconv calibrate", _text(target)),
-        Section("slopes of probes", "nkiconv calibrate", _lines(_slopes(target))),
+        Section("slopes of probes", "nkiconv calibrate", _lines(slopes)),
         Section("kernels under AWS's tools", "nkiconv compile-check", _lines(kernels)),
         Section("measured", "nkiconv bench CASE", rows),
         Section("modelled", "nkiconv report --case CASE", profiles or None),
@@ -86,21 +91,6 @@ def _page(sections: list[Section]) -> Iterator[str]:
             yield f"By `{one.command}`.\n\n```json\n{json.dumps(one.found, indent=1)}\n```"
 
 
-def _rows() -> Any:
-    return importlib.import_module("nkiconv.tools.measure.rows")
-
-
-def _slopes(target: Path) -> Path:
-    path: Path = importlib.import_module("nkiconv.tools.calibrate.kept").path_of(target)
-    return path
-
-
-def _modelled(name: str, lnc: int, advance: Any) -> dict[str, Any]:
-    model = importlib.import_module("nkiconv.tools.measure.modelled").model
-    found: dict[str, Any] = model(name, None, lnc, None, advance).as_dict()
-    return found
-
-
 def _text(path: Path) -> list[str] | None:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
 
@@ -115,12 +105,3 @@ def _value(line: str) -> Any:
         return json.loads(line)
     except ValueError:
         return line
-
-
-def _table(path: Path) -> list[dict[str, str]] | None:
-    """The rows of a file of CSV.
-
-    Raises FileFormatError: it is not of `nkiconv bench`.
-    """
-    _rows().check(path)
-    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))) if path.exists() else None

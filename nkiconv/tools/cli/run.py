@@ -18,7 +18,7 @@ from ...problem import dtype_name
 from .file_options import FileOptions
 from .file_work import Written, file_work
 from .kernels import KernelCall, is_kernel, unnamed
-from .options import Algorithm, Arg, NoNames, Precision, given_options, named_cases
+from .options import Algorithm, Arg, Names, Precision, given_options, named_cases
 from .shell import JsonOption, asked, console, fail_unless, notes, print_json, prints_tables, progress, say
 from .show import REPORT_NOTES, report_grid, show_verdict, verdict
 from .work import Work
@@ -41,7 +41,7 @@ _DEGREES = {Lnc.one: (1,), Lnc.two: (2,), Lnc.both: (1, 2)}
 @prints_tables
 def command(
     *,
-    names: NoNames = None,
+    names: Names = None,
     options: FileOptions,
     arg: Arg = None,
     lnc: Annotated[Lnc, typer.Option(help="Cores that share the work; both: compare them bit for bit.")] = Lnc.two,

@@ -15,7 +15,7 @@ from typing import Any
 from ... import cases
 from ..._nki import CHOICE
 from ...simulator.profiling import Advance, ignore
-from ..suites.profiles import CaseProfile, profile_case
+from ..suites.profiles import profile_case
 from .own_process import in_own_process
 
 
@@ -60,23 +60,10 @@ def model(
     Args: dtype: instead of the case's own. algorithm: None takes the estimate. precision: `nkiconv.conv2d`'s.
     Raises: UnsupportedError, for what cannot be profiled.
     """
-    if CHOICE.provider == "simulator":
-        case = cases.get(name)
-        return _modelled(
-            profile_case(case, dtype=dtype, precision=precision, lnc=lnc, algorithm=algorithm, advance=advance)[0]
-        )
-    return model_in_own_process(name, dtype, lnc, algorithm, precision)
-
-
-def model_in_own_process(
-    name: str, dtype: str | None, lnc: int, algorithm: str | None, precision: str | None = None
-) -> Modelled:
-    """As `model`, by a process that runs kernels on nkiconv's simulator."""
-    asked = {"name": name, "dtype": dtype, "lnc": lnc, "algorithm": algorithm, "precision": precision}
-    return Modelled(**in_own_process(__name__, asked, f"case={name!r}: its model"))
-
-
-def _modelled(one: CaseProfile) -> Modelled:
+    how: dict[str, Any] = {"dtype": dtype, "lnc": lnc, "algorithm": algorithm, "precision": precision}
+    if CHOICE.provider != "simulator":
+        return Modelled(**in_own_process(__name__, {"name": name, **how}, f"case={name!r}: its model"))
+    one, _ = profile_case(cases.get(name), **how, advance=advance)
     found = one.profile
     return Modelled(
         algorithm=one.algorithm,

@@ -30,6 +30,8 @@ COLUMNS = (
     "roofline_fraction", "hbm_bytes", "flops", "status", "reason", "channels_checked", "worst_ratio", "version",
     "sources", "commit", "date", "machine",
 )  # fmt: skip
+#: Columns "modelled_..." of a `Modelled`.
+_MODELLED = ("phase0_us", "worst_us", "copy_floor_us", "launch_floor_us", "bound_by")
 PASS, NOISY, FAILED = "pass", "noisy", "failed"
 
 
@@ -117,14 +119,8 @@ def _predicted(modelled: Modelled | None) -> dict[str, Any]:
         return {}
     return {
         "tiles": " ".join(f"{name}={size}" for name, size in modelled.tiles.items()),
-        "modelled_us": modelled.modelled_us,
-        "modelled_phase0_us": modelled.phase0_us,
-        "modelled_worst_us": modelled.worst_us,
-        "modelled_copy_floor_us": modelled.copy_floor_us,
-        "modelled_launch_floor_us": modelled.launch_floor_us,
-        "modelled_bound_by": modelled.bound_by,
-        "roofline_us": modelled.roofline_us,
-        "hbm_bytes": modelled.hbm_bytes,
+        **{name: getattr(modelled, name) for name in ("modelled_us", "roofline_us", "hbm_bytes")},
+        **{f"modelled_{name}": getattr(modelled, name) for name in _MODELLED},
     }
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from ...errors import UnsupportedError, raise_all
 from ...launches import DEGREE, TARGET, other_degree
 from ...problem import DTYPES
-from ..doctor import DEVICE, diagnose, lacking
+from ..doctor import NO_DEVICE, diagnose, lacking
 from ..suites.profile_table import sources_hash
 from .device import Call
 
@@ -207,9 +207,7 @@ def _lacking(lnc: int) -> Iterator[UnsupportedError]:
     found = diagnose()
     yield from lacking(found, "torch", "torch-neuronx", "nki")
     if not found.device:
-        yield UnsupportedError(
-            f"{DEVICE}: there is no Neuron device here; use a trn2 instance with the Neuron driver installed"
-        )
+        yield UnsupportedError(NO_DEVICE)
     product = _product()
     if found.device and product and not product.startswith("trn2"):
         yield UnsupportedError(f"{product}: is not a trn2 instance; measure on one")

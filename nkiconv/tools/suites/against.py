@@ -42,8 +42,8 @@ class Theirs:
     lookahead_us: float | None = None
     bound_by: str = ""
     instructions: int | None = None
-    reason: str = ""
     check: str = ""  # of a few channels on data: "pass", "wrong" or the refusal; "" if not asked for
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,26 +68,16 @@ class AgainstRow:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, a value a column of the CSV."""
-        theirs, plan = self.theirs, self.plan
+        plan = self.plan
         return {
             "case": self.case,
             "dtype": self.dtype,
             "lnc": plan.lnc,
-            "nki_library_us": theirs.us,
-            "nki_library_phase0_us": theirs.phase0_us,
-            "nki_library_worst_us": theirs.worst_us,
-            "nki_library_lookahead_us": theirs.lookahead_us,
-            "nki_library_bound_by": theirs.bound_by,
-            "nki_library_instructions": theirs.instructions,
-            "nki_library_check": theirs.check,
-            "nki_library_reason": theirs.reason,
+            **{f"nki_library_{name}": value for name, value in vars(self.theirs).items()},
             "nki_library_sha256": self.sha256,
-            "algorithm": plan.algorithm,
-            "settings": plan.settings,
-            "modelled_us": plan.modelled_us,
+            **{name: getattr(plan, name) for name in ("algorithm", "settings", "modelled_us")},
             "modelled_phase0_us": plan.phase0_us,
-            "extrapolated_from": plan.extrapolated_from,
-            "instructions": plan.instructions,
+            **{name: getattr(plan, name) for name in ("extrapolated_from", "instructions")},
             "x_nki_library": self.times_faster,
             "x_nki_library_lookahead": self.times_faster_than_lookahead,
         }

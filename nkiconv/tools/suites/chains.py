@@ -46,18 +46,21 @@ class Launch:
     us: float
 
 
+#: The convolution alone, fused launches, and separate ones.
+Launches = tuple[Launch, Sequence[Launch], Sequence[Launch]]
+
+
 @dataclass(frozen=True)
 class Chain:
-    """One chain: a row of data/chains.csv, its bytes and flops at the least, and its launches three ways."""
+    """One chain: a row of data/chains.csv, its bytes and flops at the least, and its launches three ways: the
+    convolution alone, fused, and separate."""
 
     name: str
     model: str
     shape: str
     min_bytes: int
     flops: int
-    alone: Callable[[], Launch]
-    fused: Callable[[], Sequence[Launch]]
-    separate: Callable[[], Sequence[Launch]]
+    launches: Callable[[], Launches]
 
 
 @dataclass(frozen=True)
@@ -135,20 +138,17 @@ def group_norm(channels: int, size: int) -> Chain:
     added = {"bias": True, "residual": "pre_activation"}
     prologue = {"x_scale": "image", "x_shift": "image", "x_activation": "silu"}
 
-    def norm() -> Launch:
+    def launches() -> Launches:
         affine = {"weight": of(channels), "bias": of(channels)}
-        return launched("norm_scale_shift", norm_scale_and_shift, (fp32(LNC, 1, channels, 3),), **affine)
-
-    def fused() -> Sequence[Launch]:
-        return norm(), convolved(problem, "conv2d with prologue and statistics", **added, **prologue, **STATISTICS)
-
-    def separate() -> Sequence[Launch]:
-        return (
+        norm = launched("norm_scale_shift", norm_scale_and_shift, (fp32(LNC, 1, channels, 3),), **affine)
+        fused = convolved(problem, "conv2d with prologue and statistics", **added, **prologue, **STATISTICS)
+        separate = (
             launched("channel_stats", channel_statistics, of(1, channels, size, size)),
-            norm(),
+            norm,
             passed("scale, shift, SiLU", elements),
             convolved(problem, "conv2d with bias and residual", **added),
         )
+        return convolved(problem, "conv2d"), (norm, fused), separate
 
     return Chain(
         f"group_norm_{channels}",
@@ -156,9 +156,7 @@ def group_norm(channels: int, size: int) -> Chain:
         f"{channels} channels, {size} x {size}, 3x3",
         3 * elements * problem.itemsize,
         problem.flops,
-        lambda: convolved(problem, "conv2d"),
-        fused,
-        separate,
+        launches,
     )
 
 
@@ -166,11 +164,15 @@ def gated(name: str, model: str, problem: ConvProblem, chunks: str, **asked: Any
     """A depthwise convolution of rows whose input, and perhaps y, is gated by other chunks of x's channels."""
     elements, bias, activation = problem.N * problem.C * problem.W, asked.get("bias"), asked.get("activation")
 
-    def separate() -> Iterator[Launch]:
-        yield passed("gate of x", elements, reads=2)
-        yield convolved(problem, "depthwise_conv1d", bias=bool(bias), activation=activation)
+    def launches() -> Launches:
+        separate = [
+            passed("gate of x", elements, reads=2),
+            convolved(problem, "depthwise_conv1d", bias=bool(bias), activation=activation),
+        ]
         if "C" in chunks:
-            yield passed("gate of y", elements, reads=2)
+            separate.append(passed("gate of y", elements, reads=2))
+        fused = convolved(problem, f"depthwise_conv1d of chunks {chunks}", chunks=chunks, **asked)
+        return convolved(problem, "depthwise_conv1d", **asked), (fused,), separate
 
     return Chain(
         name,
@@ -178,9 +180,7 @@ def gated(name: str, model: str, problem: ConvProblem, chunks: str, **asked: Any
         f"{problem.N} x {problem.C} channels, {problem.W} columns, {problem.S} taps",
         (len(chunks) + 1) * elements * problem.itemsize,
         problem.flops,
-        lambda: convolved(problem, "depthwise_conv1d", **asked),
-        lambda: (convolved(problem, f"depthwise_conv1d of chunks {chunks}", chunks=chunks, **asked),),
-        lambda: tuple(separate()),
+        launches,
     )
 
 
@@ -194,20 +194,14 @@ def back_to_back(taps: int) -> Chain:
 
     first, second = rows(3 * C, S), rows(C, taps)
 
-    def fused() -> Sequence[Launch]:
+    def launches() -> Launches:
+        of_x, alone = convolved(first, "depthwise_conv1d of x"), convolved(second, "depthwise_conv1d")
+        separate = of_x, passed("gate of v", C * W, reads=2), alone, passed("gate of y", C * W, reads=2)
         if b2b_pays(B2bGeometry(1, C, W, S, taps, first.itemsize)):
             every = of(1, 3 * C, W), of(3 * C, S), of(C, taps)
-            return (launched("b2b_causal_conv1d", b2b_causal_conv1d_fused, *every),)
-        of_x = convolved(first, "depthwise_conv1d of x")
-        return of_x, convolved(second, f"depthwise_conv1d of chunks {CHUNKS}", chunks=CHUNKS)
-
-    def separate() -> Sequence[Launch]:
-        return (
-            convolved(first, "depthwise_conv1d of x"),
-            passed("gate of v", C * W, reads=2),
-            convolved(second, "depthwise_conv1d"),
-            passed("gate of y", C * W, reads=2),
-        )
+            return alone, (launched("b2b_causal_conv1d", b2b_causal_conv1d_fused, *every),), separate
+        fused = of_x, convolved(second, f"depthwise_conv1d of chunks {CHUNKS}", chunks=CHUNKS)
+        return alone, fused, separate
 
     return Chain(
         f"evo2_{taps}",
@@ -215,9 +209,7 @@ def back_to_back(taps: int) -> Chain:
         f"1 x {C} channels, {W} columns, {S} and {taps} taps",
         4 * C * W * first.itemsize,
         first.flops + second.flops,
-        lambda: convolved(second, "depthwise_conv1d"),
-        fused,
-        separate,
+        launches,
     )
 
 
@@ -229,15 +221,18 @@ def normed(name: str, problem: ConvProblem, residual: str | None) -> Chain:
     asked["return_before_norm"] = residual is not None
     elements = problem.N * problem.K * math.prod(axis.out for axis in problem.axes)
     inputs = problem.N * problem.C * math.prod(axis.size for axis in problem.axes)
+
+    def launches() -> Launches:
+        alone = convolved(problem, "convolution", **plain)
+        return alone, (convolved(problem, f"convolution with {what}", **asked),), (alone, passed(what, elements))
+
     return Chain(
         f"{name}_residual" if residual else name,
         "Wan video VAE",
         f"{problem.N} x {problem.C} to {problem.K} channels, {' x '.join(str(axis.size) for axis in problem.axes)}",
         (inputs + (3 if residual else 1) * elements) * problem.itemsize,
         problem.flops,
-        lambda: convolved(problem, "convolution", **plain),
-        lambda: (convolved(problem, f"convolution with {what}", **asked),),
-        lambda: (convolved(problem, "convolution", **plain), passed(what, elements)),
+        launches,
     )
 
 
@@ -254,15 +249,18 @@ def layers(channels: int, size: int, norm: str | None = None) -> Launch:
 def normed_layers(channels: int, size: int) -> Chain:
     """LayerNorm and both 1x1 of ConvNeXt's block: the norm in the kernel of the layers, and apart."""
     elements = 32 * channels * size * size
+
+    def launches() -> Launches:
+        alone = layers(channels, size)
+        return alone, (layers(channels, size, "layer"),), (passed("LayerNorm", elements), alone)
+
     return Chain(
         f"convnext_layers_{channels}",
         "ConvNeXt",
         f"32 x {channels} channels, {size} x {size}, LayerNorm and two 1x1",
         3 * of(elements).num_bytes,
         2 * 2 * elements * 4 * channels,
-        lambda: layers(channels, size),
-        lambda: (layers(channels, size, "layer"),),
-        lambda: (passed("LayerNorm", elements), layers(channels, size)),
+        launches,
     )
 
 
@@ -275,22 +273,16 @@ def convnext(channels: int, size: int) -> Chain:
     narrow = ConvProblem(**whole, C=4 * channels, K=channels, R=1, S=1)
     elements = spread.N * channels * size * size
 
-    def alone() -> Launch:
-        every = [convolved(problem, "", bias=True).us for problem in (spread, wide, narrow)]
-        return Launch("7x7, 1x1, 1x1", sum(every))
-
-    def fused() -> Sequence[Launch]:
-        return convolved(spread, "7x7", bias=True), layers(channels, size, "layer")
-
-    def separate() -> Sequence[Launch]:
-        return (
-            convolved(spread, "7x7", bias=True),
-            passed("LayerNorm", elements),
-            convolved(wide, "1x1", bias=True),
-            passed("GELU", 4 * elements),
-            convolved(narrow, "1x1", bias=True),
-            passed("scale and sum", elements, reads=2),
+    def launches() -> Launches:
+        first, second, third = (
+            convolved(problem, what, bias=True) for problem, what in ((spread, "7x7"), (wide, "1x1"), (narrow, "1x1"))
         )
+        alone = Launch("7x7, 1x1, 1x1", first.us + second.us + third.us)
+        separate = (
+            first, passed("LayerNorm", elements), second, passed("GELU", 4 * elements), third,
+            passed("scale and sum", elements, reads=2),
+        )  # fmt: skip
+        return alone, (first, layers(channels, size, "layer")), separate
 
     return Chain(
         f"convnext_block_{channels}",
@@ -298,9 +290,7 @@ def convnext(channels: int, size: int) -> Chain:
         f"32 x {channels} channels, {size} x {size}, 7x7 and two 1x1",
         2 * elements * spread.itemsize,
         sum(problem.flops for problem in (spread, wide, narrow)),
-        alone,
-        fused,
-        separate,
+        launches,
     )
 
 
@@ -348,15 +338,17 @@ def bottleneck(channels: int, size: int, training: bool) -> Chain:
                 yield norm(problem)
             yield passed("scale, shift, ReLU", added(problem), reads=2 if problem is third else 1)
 
+    def launches() -> Launches:
+        alone = Launch("1x1, 3x3, 1x1", sum(convolved(problem, "").us for problem in every))
+        return alone, tuple(trained() if training else folded()), tuple(separate())
+
     return Chain(
         f"bottleneck_{channels}{'_training' * training}",
         "ResNet-50, training" if training else "ResNet-50",
         f"32 x {4 * channels} channels, {size} x {size}, 1x1, 3x3 of {channels}, 1x1",
         2 * added(third) * first.itemsize,
         sum(problem.flops for problem in every),
-        lambda: Launch("1x1, 3x3, 1x1", sum(convolved(problem, "").us for problem in every)),
-        lambda: tuple(trained() if training else folded()),
-        lambda: tuple(separate()),
+        launches,
     )
 
 
@@ -373,18 +365,18 @@ def gated_delta(tokens: int) -> Chain:
     def split(what: str, taps: int, **more: Any) -> Launch:
         return launched(what, causal_conv1d_split_heads, of(1, C, tokens), of(C, taps), GDN, **more)
 
+    def launches() -> Launches:
+        alone = convolved(problem, "depthwise_conv1d", activation="silu")
+        separate = Launch(f"{alone.what} with SiLU", alone.us), split("transpose, split, l2norm", 1, activation=None)
+        return alone, (split("causal_conv1d_split", S),), separate
+
     return Chain(
         f"gdn_{tokens}",
         "Qwen3-Next, Gated DeltaNet",
         f"{C} channels, {tokens} tokens, {S} taps",
         2 * C * tokens * problem.itemsize,
         problem.flops,
-        lambda: convolved(problem, "depthwise_conv1d", activation="silu"),
-        lambda: (split("causal_conv1d_split", S),),
-        lambda: (
-            convolved(problem, "depthwise_conv1d with SiLU", activation="silu"),
-            split("transpose, split, l2norm", 1, activation=None),
-        ),
+        launches,
     )
 
 
@@ -411,7 +403,7 @@ def h200() -> dict[str, float]:
 
 def timed(chain: Chain) -> Row:
     """A chain's row."""
-    alone, fused, separate = chain.alone(), chain.fused(), chain.separate()
+    alone, fused, separate = chain.launches()
     limit = roofline(chain.min_bytes, chain.flops, canonical(DTYPE) or "", LNC, Rates({}))
     return Row(
         chain.name,

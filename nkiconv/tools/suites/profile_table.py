@@ -6,7 +6,8 @@ A row depends on the kernel and the model alone, so the file holds no date and n
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,50 @@ from .profiles import CaseProfile, profile_case, refusals
 
 #: dtypes that every case is profiled in.
 DTYPES = ("bf16", "fp32")
-_PROBLEM = ("N", "C", "D", "H", "W", "K", "T", "R", "S", "groups", "transposed")
-COLUMNS = (
-    "case", *_PROBLEM, "stride", "dilation", "lhs_dilation", "padding", "dtype", "algorithm", "tiles", "lnc", "target",
-    "kind", "modelled_us", "modelled_phase0_us", "modelled_worst_us", "modelled_lookahead_us", "copy_floor_us",
-    "x_copy_floor", "launch_floor_us", "roofline_us", "roofline_fraction", "bound_by", "hbm_bytes", "flops", "mfu",
-    "instructions", "sbuf_bytes_per_partition", "psum_banks", "inferred_share", "version", "sources",
-)  # fmt: skip
+
+
+def _pair(values: Iterable[int]) -> str:
+    return "x".join(map(str, values))
+
+
+#: Columns, and their values in a profile.
+_VALUES: dict[str, Callable[[CaseProfile], Any]] = {
+    "case": lambda one: one.case,
+    **{
+        name: functools.partial(lambda letter, one: getattr(one.problem, letter), name)
+        for name in ("N", "C", "D", "H", "W", "K", "T", "R", "S", "groups", "transposed")
+    },
+    "stride": lambda one: _pair(one.problem.stride),
+    "dilation": lambda one: _pair(one.problem.rhs_dilation),
+    "lhs_dilation": lambda one: _pair(one.problem.lhs_dilation),
+    "padding": lambda one: " ".join(_pair(pads) for pads in one.problem.padding),
+    "dtype": lambda one: one.problem.dtype,
+    "algorithm": lambda one: one.algorithm,
+    "tiles": lambda one: " ".join(f"{name}={size}" for name, size in one.tiles.items()),
+    "lnc": lambda one: one.lnc,
+    "target": lambda one: CONSTANTS.target,
+    "kind": lambda one: "modelled",
+    "modelled_us": lambda one: one.profile.modelled_us,
+    "modelled_phase0_us": lambda one: one.profile.phases.phase0_us,
+    "modelled_worst_us": lambda one: one.profile.phases.worst_us,
+    "modelled_lookahead_us": lambda one: one.profile.lookahead_us,
+    "copy_floor_us": lambda one: one.floors.copy_us,
+    "x_copy_floor": lambda one: one.x_copy_floor,
+    "launch_floor_us": lambda one: one.floors.launch_us,
+    "roofline_us": lambda one: one.profile.roofline_us,
+    "roofline_fraction": lambda one: one.profile.roofline_fraction,
+    "bound_by": lambda one: one.profile.bound_by,
+    "hbm_bytes": lambda one: one.profile.hbm_bytes,
+    "flops": lambda one: one.problem.flops,
+    "mfu": lambda one: one.profile.mfu,
+    "instructions": lambda one: one.profile.instructions,
+    "sbuf_bytes_per_partition": lambda one: one.profile.sbuf_peak_bytes,
+    "psum_banks": lambda one: one.profile.psum_peak_banks,
+    "inferred_share": lambda one: one.profile.inferred_share,
+    "version": lambda one: __version__,
+    "sources": lambda one: sources_hash(),
+}
+COLUMNS = tuple(_VALUES)
 #: Columns of modelled times and shares: a committed file that is off by more than STALE in one of them is stale.
 CHECKED = (
     "modelled_us",
@@ -58,45 +96,7 @@ def headline() -> list[tuple[Case, str]]:
 
 def row(one: CaseProfile) -> dict[str, str]:
     """A profile as a row of text."""
-    problem, found = one.problem, one.profile
-    values: dict[str, Any] = {letter: getattr(problem, letter) for letter in _PROBLEM}
-    values |= {
-        "case": one.case,
-        "stride": _pair(problem.stride),
-        "dilation": _pair(problem.rhs_dilation),
-        "lhs_dilation": _pair(problem.lhs_dilation),
-        "padding": " ".join(_pair(pads) for pads in problem.padding),
-        "dtype": problem.dtype,
-        "algorithm": one.algorithm,
-        "tiles": " ".join(f"{name}={size}" for name, size in one.tiles.items()),
-        "lnc": one.lnc,
-        "target": CONSTANTS.target,
-        "kind": "modelled",
-        "modelled_us": found.modelled_us,
-        "modelled_phase0_us": found.phases.phase0_us,
-        "modelled_worst_us": found.phases.worst_us,
-        "modelled_lookahead_us": found.lookahead_us,
-        "copy_floor_us": one.floors.copy_us,
-        "x_copy_floor": one.x_copy_floor,
-        "launch_floor_us": one.floors.launch_us,
-        "roofline_us": found.roofline_us,
-        "roofline_fraction": found.roofline_fraction,
-        "bound_by": found.bound_by,
-        "hbm_bytes": found.hbm_bytes,
-        "flops": problem.flops,
-        "mfu": found.mfu,
-        "instructions": found.instructions,
-        "sbuf_bytes_per_partition": found.sbuf_peak_bytes,
-        "psum_banks": found.psum_peak_banks,
-        "inferred_share": found.inferred_share,
-        "version": __version__,
-        "sources": sources_hash(),
-    }
-    return as_text({name: values[name] for name in COLUMNS})
-
-
-def _pair(values: Iterable[int]) -> str:
-    return "x".join(str(value) for value in values)
+    return as_text({name: value(one) for name, value in _VALUES.items()})
 
 
 def rows(chosen: Iterable[tuple[Case, str]], lnc: int = 2, advance: Advance = ignore) -> Iterator[dict[str, str]]:

@@ -75,7 +75,9 @@ def profile_case(
         takes the estimate. constants: (name, value) pairs of modelling constants, instead of trn2.toml's.
     Raises: UnsupportedError, for what cannot be profiled, before any work.
     """
-    raise_all("this cannot be profiled", refusals(case, algorithm, lnc, dtype, config, precision))
+    raise_all(
+        "this cannot be profiled", refusals(case, algorithm, lnc, dtype=dtype, config=config, precision=precision)
+    )
     problem = case.problem if dtype is None else case.problem.replace(dtype=dtype)
     asked = Asked(precision=precision)
     operation, request = case_operation(case), Request(problem=problem, lnc=lnc, asked=asked, constants=constants)
@@ -100,16 +102,9 @@ def profile_case(
     return CaseProfile(case.name, problem, lnc, algorithm, config, tiles, found, least, precision), timed
 
 
-def refusals(
-    case: Case,
-    algorithm: str | None,
-    lnc: int,
-    dtype: str | None = None,
-    config: Config = None,
-    precision: str | None = None,
-) -> list[NkiconvError]:
-    """Why a case cannot be profiled here; empty when it can."""
-    found = case_violations(case, algorithm, lnc, dtype, config, precision)
+def refusals(case: Case, algorithm: str | None, lnc: int, **how: Any) -> list[NkiconvError]:
+    """Why a case cannot be profiled here; empty when it can. how: as `case_violations` takes it."""
+    found = case_violations(case, algorithm, lnc, **how)
     if CHOICE.provider == "aws":
         found.append(
             UnsupportedError("NKICONV_NKI: AWS's NKI records no instructions to profile; set NKICONV_NKI=simulator")
