@@ -81,11 +81,13 @@ HIDE_LOADS = 64
 #: For depthwise problems, bytes per partition of stationaries that are loaded together, and of all buffers of x.
 ROUND_BYTES = 40_960
 DEPTHWISE_X_BYTES = 49_152
-#: Columns that the Tensor Engine streams while the rows of an image are loaded and stored, and during two triggers.
+#: Columns that the Tensor Engine streams while the rows of an image are loaded and stored, during two triggers, and
+#: from a round's last matmul to the first one of the next round in its buffer.
 DMA_COLUMNS = 384
 RUN_COLUMNS = 280
+ROUND_COLUMNS = 4000
 #: M tiles whose x is loaded ahead: the fewest, the most, and the planes of all.
-AHEAD_LEAST, AHEAD_MOST, AHEAD_PLANES = 3, 16, 160
+AHEAD_LEAST, AHEAD_MOST, AHEAD_PLANES = 2, 16, 64
 
 
 @dataclass(frozen=True)
@@ -215,13 +217,13 @@ def ways_of(geometry: Geometry, B: int, U: int) -> tuple[str, ...]:
 
 def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
     """All settings of a depthwise problem. Open ones: the work of a round's M tiles, in columns of the Tensor Engine,
-    hides the triggers of the next round's stationaries."""
+    hides the loads of the next round's stationaries."""
     planes, columns = geometry.planes, geometry.columns
     A = channels_most(geometry)
     share_m_tiles = div_ceil(div_ceil(geometry.C, A), PARTS)
     taps = planes.taps * columns.taps * (1 if geometry.fast else 4)
     work = max(taps * max(P_MAX, planes.out * columns.out), planes.out * DMA_COLUMNS)
-    needed = RUN_COLUMNS * A * len(runs_of(geometry.rows)) // work + 1
+    needed = (ROUND_COLUMNS + RUN_COLUMNS * A * len(runs_of(geometry))) // work + 2
     # with few buffers DMA engines idle while the first stationaries are loaded; with many, those wait for x of much
     # later M tiles
     ahead = max(AHEAD_LEAST, min(AHEAD_MOST, AHEAD_PLANES // planes.out)) * planes.images

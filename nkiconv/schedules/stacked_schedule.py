@@ -46,6 +46,8 @@ FILTER_PARTS = 3
 FIRST_PIECES = 6
 #: Bytes a partition of planes of X that a DMA loads, at least: more take longer than any trigger; of the first.
 DMA_BYTES, FIRST_BYTES = 4096, 512
+#: Bytes of a row of x's stationaries that a DMA loads for several rows, zeros included: few take about as long.
+RUN_BYTES = 256
 #: For depthwise problems, buffers of stationaries: one is filled while the other is used.
 ROUND_BUFFERS = 2
 
@@ -407,7 +409,7 @@ class Stack:
         """Bytes per partition of filters, as loaded and as stationaries."""
         geometry, item = self.geometry, self.geometry.itemsize
         if self.diagonal:
-            reversed_taps = geometry.planes.taps * (window_of(geometry.rows, 1) + geometry.rows.taps)
+            reversed_taps = geometry.planes.taps * (reversed_rows(geometry) + geometry.rows.taps)
             reversed_bytes = 4 * reversed_taps * geometry.columns.taps * item
             return ROUND_BUFFERS * self.together * tile_bytes(geometry, self.kn) + reversed_bytes
         raw = self.kn * num_taps(geometry) if self.by_input else self.z_elements
@@ -461,14 +463,28 @@ def tile_bytes(geometry: Geometry, A: int) -> int:
     return A * geometry.planes.taps * matrix_elements(geometry) * geometry.itemsize
 
 
-def runs_of(rows: Axis) -> list[tuple[int, int, int, int]]:
-    """(row h of x, row of the window of outputs, row of the reversed filter, count) of rows of x that outputs read."""
-    window, depth, found = (rows.out - 1) * rows.stride + 1, window_of(rows, 1), []
-    for h in range(rows.size):
-        # output p meets row p * stride + r * dilation - before of x at tap r
-        place = h + rows.before - depth + 1
+def reversed_rows(geometry: Geometry) -> int:
+    """For depthwise problems, rows of a plane of a reversed filter, with zeros before and after it."""
+    return window_of(geometry.rows, 1) + 2 * (rows_of_run(geometry) - 1)
+
+
+def rows_of_run(geometry: Geometry) -> int:
+    """Rows of x whose stationaries a DMA loads together, with zeros around their taps."""
+    row_bytes = geometry.columns.taps * geometry.itemsize
+    return max(1, min(geometry.rows.size, RUN_BYTES // row_bytes - window_of(geometry.rows, 1) + 1))
+
+
+def runs_of(geometry: Geometry) -> list[tuple[int, int, int, int, int]]:
+    """(row h of x, rows, row of the window of outputs, row of the reversed filter for row h, count) of rows of x that
+    outputs read; each further row of x begins a row earlier in the filter, perhaps before it."""
+    rows, found = geometry.rows, []
+    window, depth = (rows.out - 1) * rows.stride + 1, window_of(rows, 1)
+    # output p meets row p * stride + r * dilation - before of x at tap r: row h of x from row h + apart of the window
+    apart = rows.before - depth + 1
+    h0, end = max(0, 1 - depth - apart), min(rows.size, window - apart)
+    for at, count in cut(max(0, end - h0), rows_of_run(geometry)):
+        place = h0 + at + apart
         first = max(0, place)
-        count = min(window, place + depth) - first
-        if count > 0:
-            found.append((h, first, first - place, count))
+        last = min(window, place + count - 1 + depth)
+        found.append((h0 + at, count, first, first - place, last - first))
     return found

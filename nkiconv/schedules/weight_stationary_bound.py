@@ -30,7 +30,7 @@ from .prices import (
     transposed_ns,
 )
 from .settings import WARM_UP_MAX
-from .stacked_schedule import FILTER_PARTS, Stack, loads_by_input, runs_of, tile_bytes
+from .stacked_schedule import FILTER_PARTS, Stack, loads_by_input, reversed_rows, runs_of, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
 
@@ -266,14 +266,17 @@ def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straig
 
 def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     """w is loaded, reversed, stored to HBM, and loaded among zeros by a DMA for each run of taps of each row of x."""
-    runs = runs_of(geometry.rows)
+    runs = runs_of(geometry)
     if not runs:  # all outputs meet padding alone
         return Filters(0.0)
     triggers = stack.kn * len(runs) * target.static_issue_ns
-    zeros = stack.together * tile_bytes(geometry, stack.kn) / 4 * target.vector_memset_ns
-    run = sum(count for *_, count in runs) / len(runs) * geometry.columns.taps
+    # all zeros of a round, two of three by Vector; rows of z are copied by Vector among zeros
+    zeros = stack.together * tile_bytes(geometry, stack.kn) / 6 * target.vector_memset_ns
+    made = geometry.planes.taps * geometry.rows.taps * target.vector_fixed_ns
+    made += geometry.planes.taps * reversed_rows(geometry) * geometry.columns.taps * target.vector_memset_ns
+    run = sum(count * rows for _, rows, *_, count in runs) / sum(rows for _, rows, *_ in runs) * geometry.columns.taps
     moved = moved_ns(target, stack.parts * run * geometry.planes.taps, run, stack.parts, geometry.hbm_itemsize)
-    waits = round_trip_ns(target) + zeros + max(triggers, stack.together * moved)
+    waits = max(round_trip_ns(target) + made, zeros) + max(triggers, stack.together * moved)
     return Filters(moved, waits=waits, issued=triggers / stack.together)
 
 

@@ -3,8 +3,7 @@
 import itertools
 
 from ...._nki import nisa, nl
-from ....schedules.cuts import window_of
-from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements, runs_of
+from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements, reversed_rows, rows_of_run, runs_of
 from ....schedules.tiles import cut_at, cut_into, div_ceil, transposes_of_bank
 from ..._dma import copy
 from ..._engines import copy_balanced
@@ -163,22 +162,22 @@ class ToeplitzFilters(nl.NKIObject):
 
         F[(a, h), p, s] = w[a, (h + top - p * stride) / dilation, s] = z[a][p * stride + shift - h, s],
 
-    neighbouring rows of z from a place on that moves with h: one run for each partition and M tile. z is made in SBUF
-    for 128 channels at a time and read from a copy in HBM, so that one DMA serves row h of channel a of many M tiles. A
-    buffer holds the matrices of a round of M tiles; everything else is zeroed once and never written again, as the runs
-    of all rounds have the same places.
+    neighbouring rows of z from a place on that moves with h: overlapping windows of z, among zeros, so that one DMA
+    serves neighbouring rows of channel a of many M tiles. z is made in SBUF for 128 channels at a time and read from a
+    copy in HBM. A buffer holds the matrices of a round of M tiles; everything else is zeroed once and never written
+    again, as the windows of all rounds have the same places.
     """
 
     def __init__(self, operands, geometry, schedule, m_tiles, ledger):
         self.operands, self.geometry, self.schedule, self.m_tiles = operands, geometry, schedule, m_tiles
         self.buffers, self.rounds = [], 0
-        #: elements of z of a plane of taps
-        self.plane = window_of(geometry.rows, 1) * geometry.columns.taps
+        #: elements of z of a plane of taps; rows of zeros before the filter's, and after them
+        self.plane, self.before = reversed_rows(geometry) * geometry.columns.taps, rows_of_run(geometry) - 1
 
     def start(self):
-        """Zero the first buffer, and make z."""
-        self._add_buffer()
+        """Make z, and zero the first buffer."""
         self.reversed_hbm = self._reverse()
+        self._add_buffer()
 
     def load(self, m_tile):
         """Load nothing: all filters are in HBM as runs."""
@@ -221,28 +220,29 @@ class ToeplitzFilters(nl.NKIObject):
         buffer_sbuf, each = self.buffers[self.rounds % len(self.buffers)], planes * self.plane
         for a in range(min(A, cn)):
             tiles = div_ceil(cn - a, A)
-            for h, row, z, count in runs_of(geometry.rows):
-                pattern = [[each, 1], [A * each, tiles], [self.plane, planes], [1, count * S]]
-                src = self.reversed_hbm.ap(pattern=pattern, offset=(c0 + a) * each + z * S)
+            for h, rows, row, z, count in runs_of(geometry):
+                pattern = [[-S, rows], [A * each, tiles], [self.plane, planes], [1, count * S]]
+                src = self.reversed_hbm.ap(pattern=pattern, offset=(c0 + a) * each + (self.before + z) * S)
                 part = a * geometry.rows.size + h
-                copy(buffer_sbuf[part : part + 1, 0:tiles, a, 0:planes, row * S : (row + count) * S], src)
+                copy(buffer_sbuf[part : part + rows, 0:tiles, a, 0:planes, row * S : (row + count) * S], src)
         self.rounds += 1
 
     def _reverse(self):
         """Write z of the core's channels to HBM: [channels, planes of taps * rows of z * columns of taps]."""
         geometry, dtype, pmax = self.geometry, self.operands.w_dtype, nl.tile_size.pmax
-        rows, planes, S, depth = geometry.rows, geometry.planes.taps, geometry.columns.taps, window_of(geometry.rows, 1)
+        rows, planes, S, depth = geometry.rows, geometry.planes.taps, geometry.columns.taps, reversed_rows(geometry)
         c0, cn = self.m_tiles[0][0], self.m_tiles[-1][0] + self.m_tiles[-1][1] - self.m_tiles[0][0]
         found_hbm = nl.ndarray((cn, planes * self.plane), dtype=dtype, buffer=nl.private_hbm)
         for begin, n in cut_at(cn, pmax):
             w_sbuf = load_depthwise(self.operands, geometry, c0 + begin, n)
             z_sbuf = nl.ndarray((n, planes * depth, S), dtype=dtype, buffer=nl.sbuf)
-            if rows.dilation > 1:
+            if self.before > 0 or rows.dilation > 1:
                 nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
             if geometry.flipped:
                 w_sbuf = turn_forwards(w_sbuf)
             for t, r in itertools.product(range(planes), range(rows.taps)):
-                row, own = t * depth + (rows.taps - 1 - r) * rows.dilation, w_sbuf[:, 0, t * rows.taps + r]
+                row = t * depth + self.before + (rows.taps - 1 - r) * rows.dilation
+                own = w_sbuf[:, 0, t * rows.taps + r]
                 nisa.tensor_copy(dst=z_sbuf[:, row], src=own, engine=nisa.engine.vector)
             copy(found_hbm[begin : begin + n], z_sbuf.reshape((n, planes * self.plane)))
         return found_hbm
