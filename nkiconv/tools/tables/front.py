@@ -103,7 +103,7 @@ def page(profiles: Path) -> str:
     )
     lines = (
         f"- AWS's own depthwise kernel (nki-library) takes {times:.0f} times as long as nkiconv's in the same model "
-        f"(geometric mean of {count} cases), {ahead:.0f} times where its instructions may move ahead.",
+        f"(geometric mean of {count} cases), {ahead:.0f} times if a compiler reorders its instructions.",
         f"- cuDNN on an H200, measured, as a share of the H200's limit, beside nkiconv's modelled share of trn2's "
         f"(geometric means): {', '.join(_beside_cudnn(found))}.",
         f"- Across all cases, {', '.join(_ranges(found))}. Short problems stay far below the limit, because start-up "
