@@ -202,8 +202,9 @@ class Stack:
             image, z0 = divmod(first, z_axis.out)
             d0, dn = span(planes, first, zn)
             depths.append(part_at(z_axis, z0, zn, d0 - image * z_axis.size, dn, image))
-        every = itertools.product(depths, cut_into(self.num_blocks, cuts), self.row_parts)
-        return tuple((self.lane_at(*one),) for one in every)
+        rows = [self.rows_at(*one) for one in cut_into(self.num_blocks, cuts)]
+        columns = [self.columns_at(*one) for one in self.row_parts]
+        return tuple((one,) for one in itertools.product(depths, rows, columns))
 
     @property
     def every(self) -> tuple[Stack, ...]:
@@ -215,13 +216,15 @@ class Stack:
         if self.rest is None:
             return [(self, lane)]
         z, p, q = lane
-        return [(self, lane), (self.rest, self.rest.lane_at(z, (p.b0, p.bn), (q.b0, q.bn)))]
+        return [(self, lane), (self.rest, (z, self.rest.rows_at(p.b0, p.bn), self.rest.columns_at(q.b0, q.bn)))]
 
-    def lane_at(self, z: BlockPart, blocks: Part, columns: Part) -> Lane:
-        """Planes, output blocks and columns of y, (first, count), with the blocks and columns of X that they read."""
-        (j0, jn), (q0, qn), (_, rows, row) = blocks, columns, self.axes
-        p = part_at(rows, j0, jn, j0 * self.step, self.block_rows(jn))
-        return z, p, part_at(row, q0, qn, q0 * self.row.stride, self.width)
+    def rows_at(self, j0: int, jn: int) -> BlockPart:
+        """Output blocks with the blocks of X that they read."""
+        return part_at(self.axes[1], j0, jn, j0 * self.step, self.block_rows(jn))
+
+    def columns_at(self, q0: int, qn: int) -> BlockPart:
+        """Columns of y with the columns of X that they read."""
+        return part_at(self.axes[2], q0, qn, q0 * self.row.stride, self.width)
 
     @cached_property
     def axes(self) -> tuple[BlockAxis, BlockAxis, BlockAxis]:

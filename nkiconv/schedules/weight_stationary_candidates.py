@@ -3,6 +3,7 @@ search; and the Schedule of a config, with its open settings filled in by the le
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -19,7 +20,16 @@ from .cuts import window_of
 from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import array_end_ns, matmul_ns, moved_ns, planes_met, round_trip_ns, transpose_ns
+from .prices import (
+    array_end_ns,
+    matmul_ns,
+    moved_ns,
+    overlapped_ns,
+    planes_met,
+    read_ns,
+    round_trip_ns,
+    transpose_ns,
+)
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil, slot_for
@@ -37,8 +47,6 @@ from .weight_stationary_bound import Bound, filters_moved_ns
 
 #: Settings of an output tile's size only: candidates that differ in no other have the same sums.
 TILE_BYTES = ("x_bytes", "y_bytes")
-#: Minimum ratio of a schedule's time to the bound of its sizes before it is built.
-SURE = 1.02
 #: Ratio of a bound to the least one above which other sizes of output tiles are not tried.
 NEAR = 1.15
 #: Rows of y on a partition that are tried, more than one with at most FEW outputs of a block; the number of candidates
@@ -87,9 +95,9 @@ def candidates(
         return []
     found: list[tuple[float, Any]] = []
     known: dict[Config, list[Schedule]] = {}
-    best_ns, least_ns = SURE * most_ns, dict[Config, float]()
+    best_ns, least_ns = most_ns, dict[Config, float]()
     for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
-        if sum(map(len, known.values())) >= BUILT or SURE * bound_ns > best_ns:
+        if sum(map(len, known.values())) >= BUILT or bound_ns > best_ns:
             break
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
         if least_ns.get(sums, 0.0) > NEAR * best_ns or family.unsupported_reason(geometry, options, one.pairs):
@@ -121,24 +129,36 @@ def completed(bound: Bound, settings: Settings, given: dict[str, Any]) -> Any:
 
 
 def stacked_tried(target: Target, geometry: Geometry, options: Options, given: dict[str, Any]) -> Tried:
-    """(bound, settings) of `stacked`, by ascending bound."""
+    """(bound, settings) of `stacked`, by ascending bound; sizes with the same outputs are bounded one by one when the
+    bound of all of them is the least."""
     config = tuple(given.items())
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B, least = given.get("rows", 0), stacked_least(target, geometry)
-    bounds: list[tuple[float, int, Sizes, str]] = []
+    B, (least, least_of_outputs) = given.get("rows", 0), stacked_least(target, geometry, options)
     fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B, 0), strict=True))
     # channels with an X of their own: none, or those that leave one more copy of the others room
     rest = geometry.C - P_MAX // (P_MAX // geometry.C + 1)
     rests = values_of(given, "rest", [0] if options.prologue.asked or rest == geometry.C else [0, rest])
-    for one in [fixed] if B else itertools.chain.from_iterable(sizes_tried(geometry, rest) for rest in rests):
-        packed = packed_of(geometry, one)
-        ways = values_of(given, "filters", stacked.ways_of(geometry, one[0], one[2]))
-        bounds += [(least(one, packed, way), len(bounds), one, way) for way in ways]
-    for ns, _, one, way in sorted(bounds):
-        sizes = dict(zip(SIZES_OF_BLOCKS, one, strict=True))
-        yield ns, stacked.StackedSettings.read(config, **sizes, filters=way)
+    every = enumerate(itertools.product(rests, [fixed[2:4]] if B else outputs_tried(geometry)))
+    queue: list[tuple[float, int, int, Any]] = [
+        (least_of_outputs(rest, *one), at, 0, rest, *one) for at, (rest, one) in every
+    ]
+    heapq.heapify(queue)
+    while queue:
+        ns, at, number, *found = heapq.heappop(queue)
+        if number > 0:
+            *sizes, way = found
+            yield (
+                ns,
+                stacked.StackedSettings.read(config, **dict(zip(SIZES_OF_BLOCKS, sizes, strict=True)), filters=way),
+            )
+            continue
+        for one in [fixed] if B else sizes_tried(geometry, *found):
+            packed = packed_of(geometry, one)
+            for way in values_of(given, "filters", stacked.ways_of(geometry, one[0], one[2])):
+                number += 1
+                heapq.heappush(queue, (least(one, packed, way), at, number, *one, way))
 
 
 #: The X of some channels: its partitions, G, and the products of each row of y on a partition.
@@ -155,12 +175,14 @@ def packed_of(geometry: Geometry, sizes: Sizes) -> list[Packed]:
     return found
 
 
-def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, list[Packed], str], float]:
-    """The lower bound in ns of sizes, each X and `filters`, as a function: sums with transposes of filters,
-    or loads of x and filters."""
+def stacked_least(
+    target: Target, geometry: Geometry, options: Options
+) -> tuple[Callable[[Sizes, list[Packed], str], float], Callable[[int, int, int], float]]:
+    """Lower bounds in ns, as functions: of sizes, each X and `filters`, from sums with transposes of filters,
+    evacuation, and loads and stores; of all sizes with some rest and outputs."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
-    ends_ns = round_trip_ns(target)
+    ends_ns, y_item = round_trip_ns(target), options.epilogue.y_itemsize
 
     def columns_of(U: int, V: int) -> int:
         """Columns of a core's sums of an M tile, of one of the V rows of y on a partition."""
@@ -173,6 +195,17 @@ def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, list[P
         slots, count = U if way == "apart" else 1, taps * len(phases_of(rows.stride, V, G))
         filters_ns = count * slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots)
         return m_tiles * (V * met * matmul_ns(target, geometry, each) + filters_ns)
+
+    @cache
+    def stored_ns(U: int, V: int) -> float:
+        """ns of DMA of y, and of a residual."""
+        elements, lines = geometry.K * out * rows.out * columns.out / PARTS, rows.out if U == 1 else V
+        return (1 + options.residual) * moved_ns(target, elements, lines * columns.out, P_MAX, y_item)
+
+    @cache
+    def evacuated_ns(U: int, V: int) -> float:
+        """ns of evacuation of all M tiles' sums."""
+        return div_ceil(geometry.K, P_MAX // U) * read_ns(target, options, 0, V * columns_of(U, V))
 
     @cache
     def loaded_ns(parts: int, G: int, places: int) -> float:
@@ -189,42 +222,48 @@ def stacked_least(target: Target, geometry: Geometry) -> Callable[[Sizes, list[P
         return m_tiles * filters_moved_ns(target, geometry, geometry.K // m_tiles, U, way == "straight", U == 1)
 
     def found(sizes: Sizes, packed: list[Packed], way: str) -> float:
-        U, V, products_ns, dma_ns = sizes[2], sizes[3], 0.0, filters_ns(sizes[2], way)
+        U, V, products_ns, dma_ns = sizes[2], sizes[3], 0.0, stored_ns(*sizes[2:4]) + filters_ns(sizes[2], way)
         for index, (parts, G, products) in enumerate(packed):
             products_ns += products * array_ns(U, V, G, way)
             dma_ns += loaded_ns(parts, G, P_MAX // slot_for(parts) if index else 1)
-        return ends_ns + max(array_end_ns(target, 0.0, products_ns), dma_ns)
+        return ends_ns + overlapped_ns(array_end_ns(target, 0.0, products_ns), dma_ns, evacuated_ns(U, V))
 
-    return found
+    def of_outputs(rest: int, U: int, V: int) -> float:
+        each_ns = div_ceil(geometry.K, P_MAX // U) * V * met * matmul_ns(target, geometry, columns_of(U, V))
+        products = div_ceil(window_of(rows, (U - 1) * V + 1) * columns.taps, P_MAX // (geometry.C - rest))
+        products_ns = (products + (rest > 0)) * each_ns
+        dma_ns = stored_ns(U, V) + min(filters_ns(U, way) for way in stacked.WAYS)
+        return ends_ns + overlapped_ns(array_end_ns(target, 0.0, products_ns), dma_ns, evacuated_ns(U, V))
+
+    return found, of_outputs
 
 
-def sizes_tried(geometry: Geometry, rest: int) -> Iterator[Sizes]:
-    """Sizes that fit the partitions, those with a rest not without."""
+def sizes_tried(geometry: Geometry, rest: int, U: int, V: int) -> Iterator[Sizes]:
+    """Sizes with some outputs that fit the partitions, those with a rest not without."""
     rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // (geometry.C - rest)
     without = P_MAX // geometry.C if rest else 0
     # fewer columns of taps a group, with the same number of groups, only leave partitions idle
     shifts = [D for D in dict.fromkeys(div_ceil(taps, groups) for groups in range(1, taps + 1)) if D <= most]
-    for U in outputs_tried(geometry):
-        for V in (V for V in V_TRIED if V == 1 or (U <= FEW and U * V <= rows.out)):
-            span, window = U * V * rows.stride, window_of(rows, U * V)
-            tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
-            for D in shifts:
-                for B in tiling:
-                    if without < B * D <= most:
-                        yield B, D, U, V, B, rest
-                        if D == 1 < B and U <= FEW:
-                            yield B, D, U, V, 1, rest
-                if without < window * D <= most and window not in tiling:
-                    yield window, D, U, V, span, rest
+    span, window = U * V * rows.stride, window_of(rows, U * V)
+    tiling = [B for B in range(min(most, span), 0, -1) if span % B == 0]
+    for D in shifts:
+        for B in tiling:
+            if without < B * D <= most:
+                yield B, D, U, V, B, rest
+                if D == 1 < B and U <= FEW:
+                    yield B, D, U, V, 1, rest
+        if without < window * D <= most and window not in tiling:
+            yield window, D, U, V, span, rest
 
 
-def outputs_tried(geometry: Geometry) -> Iterator[int]:
-    """Outputs of a block: up to FEW, multiples of it, and the most for each number of M tiles."""
+def outputs_tried(geometry: Geometry) -> Iterator[tuple[int, int]]:
+    """Outputs of a block, up to FEW, multiples of it, and the most for each number of M tiles, with rows of y on a
+    partition."""
     most = min(P_MAX, geometry.rows.out + geometry.rows.size)
     m_tiles = [div_ceil(geometry.K, P_MAX // U) for U in range(1, most + 1)]
     for U in range(1, most + 1):
         if U == most or U <= FEW or U % FEW == 0 or m_tiles[U - 1] < m_tiles[U]:
-            yield U
+            yield from ((U, V) for V in V_TRIED if V == 1 or (U <= FEW and U * V <= geometry.rows.out))
 
 
 # -------------------------------------------------------------------------------- groups, phases, M packing

@@ -28,6 +28,7 @@ from ...schedules.settings import Settings
 from ...schedules.tiles import PARTS, div_ceil
 from ...schedules.weight_stationary_candidates import FAMILIES, SIZES_OF_BLOCKS, candidates
 from ...simulator.hardware import PARTITIONS
+from ..clock import NEAR
 from ..request import Config
 from .algorithm import Algorithm, Guess, Shape, once, with_settings
 
@@ -64,9 +65,12 @@ class ConvAlgorithm(Algorithm):
         raise NotImplementedError
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
-        ways = [None] if self._folded(shape) is None else [None, _channels(None)]
-        found = [self.guess(shape, config, most_ns) for config in ways]
-        return [one for one in found if one is not None]
+        found = []
+        for config in [None] if self._folded(shape) is None else [None, _channels(None)]:
+            if (one := self.guess(shape, config, most_ns)) is not None:
+                found.append(one)
+                most_ns = min(most_ns, NEAR * one.ns)
+        return found
 
     def guess(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Guess | None:
         own, inner = self._of(shape, config)
