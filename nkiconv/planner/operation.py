@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import pixel_norms
@@ -67,8 +67,12 @@ class Operation(ABC):
     def fits_whole(self, shape: Shape, algorithm: str, config: Config) -> bool:
         """Whether the kernel takes settings of a part for the whole, too: its memory depends on all extents. The part
         is asked first: it refuses too many instructions before the whole's tiles are listed."""
-        both = () if shape.whole is None else (shape, shape.whole)
-        return not any(self.kernel_reason(algorithm, one, config) for one in both)
+        fits = self.fits_part(shape, algorithm, config)
+        return fits and (shape.whole is None or not self.kernel_reason(algorithm, shape.whole, config))
+
+    def fits_part(self, shape: Shape, algorithm: str, config: Config) -> bool:
+        """Whether the kernel takes settings for a part; those of a whole are known to fit."""
+        return shape.whole is None or not self.kernel_reason(algorithm, shape, config)
 
     @abstractmethod
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
@@ -154,20 +158,24 @@ class Operation(ABC):
         def fits(one: tuple[str, Guess]) -> bool:
             return self.fits_whole(shape, one[0], one[1].config)
 
-        def least_of(some: list[tuple[str, Guess]]) -> Guess | None:
+        def least_of(some: list[tuple[str, Guess]], fits: Callable[[tuple[str, Guess]], bool]) -> Guess | None:
             return next((one[1] for one in sorted(some, key=lambda one: one[1].ns) if fits(one)), None)
 
-        found: list[tuple[str, Guess]] = []
-        short: list[tuple[str, Guess]] = []
-        most_ns = math.inf
-        for name in (one for one in algorithms if not self.excludes(one, shape)):
-            own = [(name, one) for one in self.known[name].guesses(shape, most_ns)]
-            found += own
-            short += [one for one in own if self.known[name].is_short(shape, one[1])]
-            least = least_of(short)
-            most_ns = math.inf if least is None else near * least.ns
+        names = [one for one in algorithms if not self.excludes(one, shape)]
+        for limit in (near, math.inf):  # without, if others were left out for a guess that does not fit the whole
+            found: list[tuple[str, Guess]] = []
+            short: list[tuple[str, Guess]] = []
+            least: Guess | None = None
+            for name in names:
+                most_ns = math.inf if least is None else limit * least.ns
+                own = [(name, one) for one in self.known[name].guesses(shape, most_ns)]
+                found += own
+                short += [one for one in own if self.known[name].is_short(shape, one[1])]
+                least = least_of(short, lambda one: self.fits_part(shape, one[0], one[1].config))
+            if least is None or least is least_of(short, fits):
+                break
         for some in (short, found):
-            if (least := least_of(some)) is not None:
+            if (least := least_of(some, fits)) is not None:
                 return [one for one in some if one[1].ns <= near * least.ns and fits(one)]
         return []
 
