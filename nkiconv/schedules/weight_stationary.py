@@ -150,8 +150,7 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     else:
         if reason := _packing_reason(geometry, options, settings):
             return None, reason
-        axes, _, _, segments, sizes = _tiling(geometry, settings)
-        tiles = geometry.times * count_items(axes, sizes, segments)
+        tiles = geometry.times * num_tiles(geometry, settings)
         if reason := too_many_tiles(f"C={geometry.C}, K={geometry.K}: {ALGORITHM}", tiles):
             return None, reason
         reserved += m_packing.block_statistics_bytes(geometry, options, settings.m_tile(geometry.K))
@@ -303,6 +302,12 @@ def _tiling(geometry: Geometry, settings: PhasesSettings) -> tuple[Any, ...]:
     segments[_longest(geometry)] = settings.segments
     sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(k_tiles), 1 if by_channels else PARTS)
     return axes, k_tiles, by_channels, segments, sizes
+
+
+def num_tiles(geometry: Geometry, settings: PhasesSettings) -> int:
+    """Output tiles of a transposed convolution."""
+    axes, _, _, segments, sizes = _tiling(geometry, settings)
+    return count_items(axes, sizes, segments)
 
 
 def _longest(geometry: Geometry) -> int:

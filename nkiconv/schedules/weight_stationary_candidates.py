@@ -41,6 +41,7 @@ from .weight_stationary import (
     Y_BYTES,
     GroupsSettings,
     PhasesSettings,
+    num_tiles,
     unsupported_phases,
 )
 from .weight_stationary_bound import Bound, filters_moved_ns
@@ -101,6 +102,12 @@ def candidates(
             break
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
         if least_ns.get(sums, 0.0) > NEAR * best_ns or family.unsupported_reason(geometry, options, one.pairs):
+            continue
+        # a matmul for each output tile: millions of tiles need not be listed
+        if (
+            isinstance(one, PhasesSettings)
+            and num_tiles(geometry, one) * matmul_ns(target, geometry, 0) > PARTS * best_ns
+        ):
             continue
         schedule, reason = family.planned(geometry, options, one)
         if reason or schedule in known.setdefault(sums, []):
