@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from . import isa
-from .dtypes import Array, from_fp32
+from .dtypes import from_fp32
+from .isa import check
 from .memory import SBUF
 from .objects import dtype_name
 from .ops import OPS, Op
@@ -25,6 +26,7 @@ def apply(op: Op, *args: Any, dtype: Any = None) -> NkiTensor:
 
     Binary ops run as tensor_tensor or tensor_scalar, functions as activation. Raises NkiError as those do.
     """
+    check.operator("op", op)
     tiles = [a for a in args if type(a) is NkiTensor]
     if not tiles or len(args) != (1 if op.compute is None or op.unary or op.activation else 2):
         fail("NKI048", f"nl.{op.name} called with {len(args)} arguments, {len(tiles)} of them tiles")
@@ -76,14 +78,8 @@ def _sine(dst: NkiTensor, x: NkiTensor, lead: float) -> None:
     isa.tensor_scalar(angle, angle, OPS["minimum"], math.pi, op1=OPS["maximum"], operand1=-math.pi)
     isa.activation(dst, OPS["sin"], angle)
     if current().numeric:
-        exact = x.storage.read(x).astype(np.float64)
-        dst.storage.write(dst, from_fp32(_sin_of(exact, lead).astype(np.float32), dst.dtype))
-
-
-def _sin_of(x: Array, lead: float) -> Array:
-    """sin(x + lead turns), lead 0 or a quarter."""
-    found: Array = np.cos(x) if lead else np.sin(x)
-    return found
+        exact = (np.cos if lead else np.sin)(x.storage.read(x).astype(np.float64))  # lead: 0 or a quarter
+        dst.storage.write(dst, from_fp32(exact.astype(np.float32), dst.dtype))
 
 
 def _tile(x: Any) -> NkiTensor:

@@ -109,13 +109,9 @@ def _aws_nki() -> str | None:
     return getattr(module, "__file__", None)  # ours has none, nor has a folder that happens to be called nki
 
 
-def _is_nki(name: str) -> bool:
-    return name == "nki" or name.startswith("nki.")
-
-
 def _nki_modules() -> dict[str, ModuleType]:
     """Those that there are."""
-    return {name: module for name, module in sys.modules.items() if _is_nki(name)}
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "nki"}
 
 
 #: With installations: the state before them, and theirs, oldest first.

@@ -135,38 +135,32 @@ def _magnitude(low: float, high: float) -> Callable[[Array], Array]:
     return lambda x: (np.abs(x) >= low) & (np.abs(x) <= high)
 
 
-def _binary(name: str, compute: Any, *, reduces: bool = False, kind: str = ARITHMETIC, gen4: bool = False) -> Op:
-    return Op(name, kind, compute, reduces=reduces, gen4=gen4)
-
-
 def _function(name: str, function: Any, valid: Any = None, text: str = "", compute: Any = None) -> Op:
     """An activation function; with `compute` also a unary operator of tensor_scalar."""
     return Op(name, compute=compute, unary=compute is not None, activation=function, valid=valid, valid_text=text)
 
 
 _BINARY = (
-    _binary("add", np.add, reduces=True),
-    _binary("subtract", np.subtract, reduces=True),
-    _binary("multiply", np.multiply, reduces=True),
-    _binary("maximum", np.maximum, reduces=True),
-    _binary("minimum", np.minimum, reduces=True),
-    _binary("equal", _truth(np.equal)),
-    _binary("not_equal", _truth(np.not_equal)),
-    _binary("greater_equal", _truth(np.greater_equal)),
-    _binary("greater", _truth(np.greater)),
-    _binary("less_equal", _truth(np.less_equal)),
-    _binary("less", _truth(np.less)),
-    _binary("logical_and", _truth(np.logical_and), reduces=True),
-    _binary("logical_or", _truth(np.logical_or), reduces=True),
-    _binary("logical_xor", _truth(np.logical_xor), reduces=True),
-    _binary("power", np.power),
-    _binary("abs_max", lambda a, b: np.where(np.abs(a) > np.abs(b), a, b), gen4=True),
-    _binary("abs_min", lambda a, b: np.where(np.abs(a) < np.abs(b), a, b), gen4=True),
-    _binary("bitwise_and", np.bitwise_and, reduces=True, kind=BITVEC),
-    _binary("bitwise_or", np.bitwise_or, reduces=True, kind=BITVEC),
-    _binary("bitwise_xor", np.bitwise_xor, reduces=True, kind=BITVEC),
-    _binary("left_shift", _shift(np.left_shift), kind=BITVEC),
-    _binary("right_shift", _shift(np.right_shift), kind=BITVEC),
+    Op("add", compute=np.add, reduces=True),
+    Op("subtract", compute=np.subtract, reduces=True),
+    Op("multiply", compute=np.multiply, reduces=True),
+    Op("maximum", compute=np.maximum, reduces=True),
+    Op("minimum", compute=np.minimum, reduces=True),
+    Op("equal", compute=_truth(np.equal)),
+    Op("not_equal", compute=_truth(np.not_equal)),
+    Op("greater_equal", compute=_truth(np.greater_equal)),
+    Op("greater", compute=_truth(np.greater)),
+    Op("less_equal", compute=_truth(np.less_equal)),
+    Op("less", compute=_truth(np.less)),
+    Op("logical_and", compute=_truth(np.logical_and), reduces=True),
+    Op("logical_or", compute=_truth(np.logical_or), reduces=True),
+    Op("logical_xor", compute=_truth(np.logical_xor), reduces=True),
+    Op("power", compute=np.power),
+    Op("bitwise_and", BITVEC, np.bitwise_and, reduces=True),
+    Op("bitwise_or", BITVEC, np.bitwise_or, reduces=True),
+    Op("bitwise_xor", BITVEC, np.bitwise_xor, reduces=True),
+    Op("left_shift", BITVEC, _shift(np.left_shift)),
+    Op("right_shift", BITVEC, _shift(np.right_shift)),
     Op("invert", BITVEC, np.invert, unary=True),
 )
 
@@ -199,7 +193,10 @@ _FUNCTIONS = (
 )
 
 #: Tokens that need NeuronCore-v4, and `average`, which only tensor_partition_reduce takes.
-_SPECIAL = (Op("prelu", gen4=True), Op("bypass", gen4=True), Op("average", compute=np.add))
+_SPECIAL = (
+    *(Op(name, gen4=True) for name in ("abs_max", "abs_min", "prelu", "bypass")),
+    Op("average", compute=np.add),
+)
 
 OPS: dict[str, Op] = {op.name: op for op in (*_BINARY, *_FUNCTIONS, *_SPECIAL)}
 

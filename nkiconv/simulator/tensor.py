@@ -98,10 +98,6 @@ class NkiTensor(NKIObject):
         """Elements of one partition of the storage, in this view's dtype (on chip)."""
         return self.storage.info.bytes_per_partition // self.itemsize
 
-    def partition_start(self) -> int:
-        """First partition of an on-chip view, within its storage."""
-        return self.offset // self.partition_stride()
-
     def describe(self) -> str:
         """One line for error messages: shape, dtype, memory, and where it comes from."""
         info = self.storage.info

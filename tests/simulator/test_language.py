@@ -192,12 +192,18 @@ def test_dtypes_of_trn3_can_be_named_but_not_stored(name):
 
 @pytest.mark.parametrize("name", [name for name in LANGUAGE_GEN4 if "_x4" not in name])
 def test_operators_of_trn3_are_refused(name):
-    def body():
-        tile = nl.ones((4, 8), F32)
-        nisa.tensor_tensor(tile, tile, tile, getattr(nl, name))
+    op = getattr(nl, name)
 
-    with pytest.raises(NkiError, match=rf"NKI049.*nl\.{name} needs NeuronCore-v4"):
-        run(body)
+    def tile():
+        return nl.ones((4, 8), F32)
+
+    for call in (
+        lambda: nisa.tensor_tensor(tile(), tile(), tile(), op),
+        lambda: op(tile()),
+        lambda: op(tile(), tile()),
+    ):
+        with pytest.raises(NkiError, match=rf"NKI049.*nl\.{name} needs NeuronCore-v4"):
+            run(lambda call=call: dropped(call()))
 
 
 def test_other_names_do_not_exist():

@@ -24,19 +24,6 @@ _ReduceCmd = reduce_cmd
 _BIAS_DTYPES = tuple(name for name in DTYPES if name != "tfloat32")
 
 
-def _activation_operator(op: Any) -> Op:
-    token = check.operator("op", op)
-    if token.activation is None:
-        fail("NKI067", f"op={op!r}")
-    return token
-
-
-def _scale_and_bias(data: NkiTensor, scale: Any, bias: Any) -> tuple[NkiTensor, ...]:
-    """The tensors that scale and bias read (NKI070)."""
-    reads = check.scalar_operand("scale", scale, data, rule="NKI070")
-    return reads if bias is None else reads + check.scalar_operand("bias", bias, data, _BIAS_DTYPES, "NKI070")
-
-
 def _activated(op: Op, data: NkiTensor, scale: Any, bias: Any) -> Array:
     values = read_fp32(data)
     if type(scale) is NkiTensor or scale != 1.0:
@@ -81,9 +68,13 @@ def activation(
     """
     program = current()
     check.on_chip(dst=dst, data=data)
-    token = _activation_operator(op)
+    token = check.operator("op", op)
+    if token.activation is None:
+        fail("NKI067", f"op={op!r}")
     check.alike(dst=dst, data=data)
-    reads = (data, *_scale_and_bias(data, scale, bias))
+    reads = (data, *check.scalar_operand("scale", scale, data, rule="NKI070"))
+    if bias is not None:
+        reads += check.scalar_operand("bias", bias, data, _BIAS_DTYPES, "NKI070")
     check.enum_member("reduce_cmd", reduce_cmd, _ReduceCmd)
     reduces = reduce_cmd in (_ReduceCmd.reduce, _ReduceCmd.reset_reduce)
     if reduce_cmd is _ReduceCmd.load_reduce:

@@ -13,7 +13,7 @@ from ..tensor import NkiTensor
 def first_partition(tensor: NkiTensor) -> int:
     """Partition that an on-chip view starts at: within its storage, and of the core where it has an address."""
     address = tensor.storage.info.address
-    return tensor.partition_start() + (address[0] if address else 0)
+    return tensor.offset // tensor.partition_stride() + (address[0] if address else 0)
 
 
 def free_size(tensor: NkiTensor) -> int:

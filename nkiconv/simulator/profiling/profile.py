@@ -78,9 +78,11 @@ def profile_timed(
         timed = _timed(kernel, args, kwargs or {}, chosen)
         phases = phases_at(timed, phase_list(timed), chosen.advance)
         lookahead = run(timed.tasks, timed.prices, timed.rates, Options(order="lookahead"))
-        extra = _standalone_us(timed.rates) if chosen.standalone else 0.0
-        totals = _shifted(phases, extra), timed.us_of(lookahead) + extra, extra
-        found = assemble(timed, *totals, (*args, *(kwargs or {}).values()), chosen)
+        launch_ns = timed.rates("launch.preamble_ns") + timed.rates("launch.postamble_ns")
+        extra = launch_ns / 1e3 if chosen.standalone else 0.0
+        shifted = Phases({phase: us + extra for phase, us in phases.at_us.items()})
+        given = (*args, *(kwargs or {}).values())
+        found = assemble(timed, shifted, timed.us_of(lookahead) + extra, extra, given, chosen)
         if chosen.sensitivity:
             found = dataclasses.replace(found, sensitivity=sensitivities(found, timed, extra, chosen))
     return found, timed
@@ -100,10 +102,6 @@ def _plain(kernel: Any) -> Any:
     return getattr(kernel, "function", kernel)
 
 
-def _standalone_us(rates: Rates) -> float:
-    return (rates("launch.preamble_ns") + rates("launch.postamble_ns")) / 1e3
-
-
 def phase_list(timed: Timed) -> list[float]:
     """Phases worth trying: one without Tensor work, fewer for long kernels."""
     if not any(type(price) is TensorPrice for price in timed.prices):
@@ -120,7 +118,3 @@ def phases_at(timed: Timed, chosen: Sequence[float], advance: Advance = ignore) 
         advance("timing", i / len(chosen))
         totals[phase] = timed.us_of(run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)))
     return Phases(totals)
-
-
-def _shifted(phases: Phases, extra_us: float) -> Phases:
-    return Phases({phase: us + extra_us for phase, us in phases.at_us.items()})

@@ -181,10 +181,10 @@ class _Run:
 
     def _grant(self, space: Space, time: float, by: int) -> None:
         """Grant the free space; `by` is the task whose end freed it (NOTHING at the start)."""
-        ready, ready_by = self.line.ready, self.line.ready_by
+        ready, ready_by, consumers = self.line.ready, self.line.ready_by, self.tasks.consumers
         for tile in space.grant(time):
             task = self.tasks.tiles[tile].first_task
-            at = time if by == NOTHING else time + self._hop(by, task)
+            at = time if by == NOTHING else time + self.hop[consumers[by]][consumers[task]]
             if at > ready[task]:
                 ready[task] = at
                 ready_by[task] = SPACE
@@ -198,11 +198,6 @@ class _Run:
         space = self.spaces[kind.core][kind.psum]
         space.free(tile, time)
         self._grant(space, time, self.tile_last[tile])
-
-    def _hop(self, producer: int, task: int) -> float:
-        """ns from a task's end to another task that waits for it."""
-        consumers = self.tasks.consumers
-        return self.hop[consumers[producer]][consumers[task]]
 
     def _let_go(self, task: int, end: float) -> None:
         """A task has no more use for its tiles from `end` on."""

@@ -67,7 +67,9 @@ def price(instruction: Instruction, rates: Rates) -> AnyPrice:
         busy = rates(_CONTROL[op])
         return Price(busy, busy, op, rates.take_read())
     if engine == "tensor":
-        return tensor_price(_moving_dtype(reads), params, rates)
+        # fp32 if any operand is; they only meet each other
+        dtype = "float32" if any(region.dtype == "float32" for region in reads) else reads[-1].dtype
+        return tensor_price(dtype, params, rates)
     if engine == "dma":
         return dma_price(op, writes, reads, params, rates)
     if "moved" in params:
@@ -89,11 +91,6 @@ def _dynamic_copy(engine: str, op: str, params: dict[str, Any], rates: Rates) ->
         latency_ns=static.latency_ns + longer,
         constants=static.constants | rates.take_read(),
     )
-
-
-def _moving_dtype(reads: tuple[Region, ...]) -> str:
-    """fp32 if any operand is; they only meet each other."""
-    return "float32" if any(region.dtype == "float32" for region in reads) else reads[-1].dtype
 
 
 def _meet(op: str, engine: str, writes: tuple[Region, ...], rates: Rates) -> MeetPrice:
