@@ -94,7 +94,7 @@ def places(name: str, value: Any, axes: int, *, alone: bool = True, least: int =
     each = value if fits else (value,)
     if not (fits or alone) or not all(is_int(one) and one >= least for one in each):
         wanted = f"a tuple {EACH[axes]} of ints of at least {least}"
-        remedy = f"write it as {(least,) * axes}"
+        remedy = f"write it as {(value if is_int(value) and value >= least else least,) * axes}"
         if alone:
             wanted, remedy = f"an int of at least {least}, or {EACH[axes]} of such ints", "pass one of these"
         return f"{name}={shown(value)}: must be {wanted}; {_LISTED if _has_list(value) else remedy}"
@@ -117,7 +117,8 @@ def padding(
     if not numbers or not all(map(is_int, numbers)):
         wanted = ["an int"] * alone + [f"{EACH.get(axes)} of ints"] * (each and axes > 1) + [f"{SIDES[axes]} of ints"]
         wanted += [f"one of {', '.join(names)}"] * (len(names) > 0)
-        remedy = "use one of these" if len(wanted) > 1 else f"write it as {((0, 0),) * axes}"
+        pair = (value, value) if is_int(value) else (0, 0)
+        remedy = "use one of these" if len(wanted) > 1 else f"write it as {(pair,) * axes}"
         text = ", ".join(wanted[:-1]) + (", or " if len(wanted) > 1 else "") + wanted[-1]
         return f"{name}={shown(value)}: must be {text}; {_LISTED if _has_list(value) else remedy}"
     if max(map(abs, numbers)) > EXTENT_MAX:

@@ -353,6 +353,8 @@ TENSORS, NAMES = ("input", "weight"), ("img_ref", "filter_ref", "feature_group_c
 # what a rule says of arguments, and the text or a part of it
 SAID = [
     (rules.places("s", [1, 2], 2, alone=False), f"a tuple (height, width) of ints of at least 1; {LISTS}"),
+    (rules.places("s", 2, 3, alone=False), "(depth, height, width) of ints of at least 1; write it as (2, 2, 2)"),
+    (rules.padding(1, 2, alone=False), "must be ((top, bottom), (left, right)) of ints; write it as ((1, 1), (1, 1))"),
     (rules.padding((1, 2), 2, alone=False), "must be ((top, bottom), (left, right)) of ints; write it as ((0, 0), (0,"),
     (rules.output_padding((0, 2), (1, 2), 1, 2), "must be below stride=(1, 2) or dilation=1 on each axis, as in torch"),
     (rules.divides("groups", 5, C=128, K=128), "groups=5: must divide C=128 and K=128; use 1, 2, 4, ..."),

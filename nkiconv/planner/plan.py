@@ -208,7 +208,7 @@ class Plan:
         """The plan, its alternatives and the rejected candidates as text, in lines of at most `width` characters."""
         head, symbols = explain.wrapped(self._head(), width), explain.symbols_text(self.symbols, width)
         found = explain.alternatives_text(self.alternatives, width), explain.rejected_text(self.rejected, width)
-        return "\n".join([*head, "", *found[0], *found[1], "", *symbols])
+        return "\n".join([*head, "", *found[0], *found[1], "", "tiles, counts and the problem:", *symbols])
 
     def _head(self) -> list[str]:
         cores = "2 cores" if self.lnc == 2 else "1 core"

@@ -34,10 +34,10 @@ _PACKAGES = (
     ("ml_dtypes", "ml_dtypes", "bf16 and fp8 arrays"),
     ("typer", "typer", "this command line"),
     ("rich", "rich", "tables and progress bars"),
-    ("matplotlib", "matplotlib", "nkiconv demo"),
+    ("matplotlib", "matplotlib", "pictures of nkiconv demo, profile and bench"),
     ("pillow", "PIL", "nkiconv demo, and pictures in nkiconv run"),
     ("safetensors", "safetensors", ".safetensors files in nkiconv run"),
-    ("torch", "torch", "torch tensors, and an independent reference in the tests"),
+    ("torch", "torch", "nkiconv.pytorch, nkiconv plan-model, a reference in the tests"),
 )
 _AWS_PACKAGES = (
     ("nki", "nki", "trn2: the language of the kernels"),

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch_models import build
 
-from nkiconv import ConvProblem, NkiconvError, launches, pytorch
+from nkiconv import ConvProblem, DtypeError, NkiconvError, launches, pytorch
 from nkiconv.planner import Asked
 from nkiconv.pytorch import plan_model
 from nkiconv.pytorch.models.advice import _reasons
@@ -130,6 +130,14 @@ def test_what_was_raised_on_shapes_alone_is_told():
     assert "in its own forward" in found.because
     [(convolved, _layers)] = found.convolved.items()
     assert convolved.problem.input_shape[-1] == 6
+
+
+def test_a_tensor_for_inputs_is_refused():
+    """Its images would be arguments."""
+    with pytest.raises(
+        DtypeError, match=r"^inputs: must be a list or tuple of .*, not Tensor; pass \[x\]"
+    ):
+        plan_model(nn.Conv1d(3, 4, 1), torch.zeros(1, 3, 9))
 
 
 @pytest.mark.parametrize(("model", "more", "message"), [

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ... import rules
-from ...errors import LayoutError, UnsupportedError, refuse
+from ...errors import DtypeError, LayoutError, UnsupportedError, refuse
 from ...launches import launch_mode
 from ...planner import Plan, Request
 from ...planner.entry import answer
@@ -351,6 +351,9 @@ def plan_model(
     Raises: DtypeError, UnsupportedError, also where the model itself raises; PlanningError, under AWS's NKI, where the
         process that searches ends or cannot start.
     """
+    if not isinstance(inputs, (tuple, list)):
+        kind = type(inputs).__name__
+        raise DtypeError(f"inputs: must be a list or tuple of forward's arguments, not {kind}; pass [x]")
     refuse(UnsupportedError, rules.lnc(lnc))
     if quick and wide:
         raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
