@@ -149,8 +149,10 @@ def causal_conv1d_split_update(
     order = "NCW" if single else layout
     one = one_image("x", rows) if has_no_images(rows) else rows
     names = {"layout": layout, "activation": activation, "eps": eps, "lnc": lnc, "return_final_state": False}
-    wrong = list(_violations(one, w, bias, None, **names))
-    raise_all(_CANNOT_STEP, [*wrong, *one_array("state", state, "slots, C, S - 1", empty="s"), *_pad(pad_slot)])
+    wrong = [*_violations(one, w, bias, None, **names), *one_array("state", state, "slots, C, S - 1", empty="s")]
+    if not is_int(pad_slot):
+        wrong.append(UnsupportedError(f"pad_slot={shown(pad_slot)}: must be an int; pass the number of padding's slot"))
+    raise_all(_CANNOT_STEP, wrong)
     N, C, W = (rows.shape[order.index(axis)] for axis in "NCW")
     raise_all(_CANNOT_STEP, list(_shape_violations(w, bias, splits, C)))
     wrong = [*refused(UnsupportedError, step_unsupported(W, w.shape[1]))]
@@ -175,11 +177,6 @@ def _channels_of(channels: int, filters: int, chunks: Any, first_channel: Any, l
     channels = channels if first_channel is None else times * filters
     raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks, channels))))
     return channels // times
-
-
-def _pad(pad_slot: Any) -> Iterator[NkiconvError]:
-    if not is_int(pad_slot):
-        yield UnsupportedError(f"pad_slot={shown(pad_slot)}: must be an int; pass the number of padding's slot")
 
 
 def _slot_violations(

@@ -314,16 +314,15 @@ def _output_padding(shape: tuple[int, ...], w: Any, gy: Any, numbers: Any, group
             f"input_size={shape}: must have C={w.shape[1] * groups}, by w.shape={w.shape} in groups={groups}; pass x's "
             f"shape"
         )
-    size, found = [shape[axis] for axis in axes], []
-    for index, axis in enumerate(axes):
-        stride, (before, after), dilation = (one[index] for one in numbers)
-        least = spanned(gy.shape[axis], w.shape[index + 2], stride, (before, after), dilation)
-        if not 0 <= size[index] - least < stride:
+    found = []
+    for axis, taps, stride, pair, dilation in zip(axes, w.shape[2:], *numbers, strict=True):
+        least, size = spanned(gy.shape[axis], taps, stride, pair, dilation), shape[axis]
+        if not 0 <= size - least < stride:
             raise GeometryError(
                 f"gy.shape={gy.shape}: {gy.shape[axis]} outputs on axis {axis} come of {least} to "
-                f"{least + stride - 1} elements, input_size has {size[index]}; pass the gradient of its y"
+                f"{least + stride - 1} elements, input_size has {size}; pass the gradient of its y"
             )
-        found.append(size[index] - least)
+        found.append(size - least)
     return tuple(found)
 
 

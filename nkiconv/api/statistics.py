@@ -98,24 +98,19 @@ def norm_scale_shift(
     cannot = "norm_scale_shift cannot run this call"
     if not several:
         raise GeometryError("stats=(): must have at least one array; pass those of channel_stats")
-    wrong: list[Any] = []
-    for index, one in enumerate(several):
-        name = "stats" if len(several) == 1 else f"stats[{index}]"
-        wrong += one_array(name, one, "P, N, C, 3", ("fp32",), "")
+    named = {"stats" if len(several) == 1 else f"stats[{index}]": one for index, one in enumerate(several)}
+    wrong: list[Any] = [
+        error for name, one in named.items() for error in one_array(name, one, "P, N, C, 3", ("fp32",), "")
+    ]
     raise_all(cannot, wrong)
     _, N, C, _ = several[0].shape
-    for index, one in enumerate(several):
-        name = "stats" if len(several) == 1 else f"stats[{index}]"
+    for name, one in named.items():
         wrong += (GeometryError(text) for text in norms.stats(name, one.shape, one.dtype, (N, C)))
     for name, affine in (("weight", weight), ("bias", bias)):
         if affine is not None:
             wrong += one_array(name, affine, "C", empty="")
             wrong += refused(GeometryError, rules.shape(name, shape_of(affine), (C,), "[C]"))
-    wrong += (
-        *refused(UnsupportedError, norms.norm(norm)),
-        *refused(UnsupportedError, norms.eps(eps)),
-        *refused(UnsupportedError, rules.lnc(lnc)),
-    )
+    wrong += refused(UnsupportedError, norms.norm(norm), norms.eps(eps), rules.lnc(lnc))
     raise_all(cannot, wrong)
     wrong += (GeometryError(text) for text in norms.num_groups(num_groups, norm, C))
     raise_all(cannot, wrong)

@@ -45,7 +45,7 @@ _AWS_PACKAGES = (
     ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
 )
 #: How to get AWS's packages.
-FROM_AWS = "install it from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
+FROM_AWS = "from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
 _VARIABLES = ("NKICONV_NKI", VARIABLE, launches.TARGET, launches.DEGREE, launches.FLAGS)
 #: Accepted values of the target platform variables; unset is accepted too.
 _ACCEPTED = {launches.TARGET: ("trn2", "gen3"), launches.DEGREE: ("1", "2")}
@@ -182,7 +182,7 @@ def _trn2_advice(packages: tuple[Package, ...]) -> Iterator[str]:
         yield f"{names}: PyPI's placeholders, not AWS's packages; remove them: pip uninstall {names}"
     yield from (too_old(p.version) for p in packages if p.status == TOO_OLD)
     if lacking:
-        yield f"{', '.join(lacking)}: needed on trn2; {FROM_AWS}"
+        yield f"{', '.join(lacking)}: needed on trn2; install {FROM_AWS}"
     if not DEVICE.exists():
         yield NO_DEVICE
 
@@ -192,7 +192,7 @@ def lacking(found: Diagnosis, *names: str) -> Iterator[UnsupportedError]:
     status = {package.name: package.status for package in found.packages}
     for name in names:
         if status[name] != INSTALLED:
-            remedy = "install the one that torch-neuronx wants" if name == "torch" else FROM_AWS
+            remedy = "install the one that torch-neuronx wants" if name == "torch" else f"install it {FROM_AWS}"
             yield UnsupportedError(f"{name}: is {status[name]}; {remedy}")
     if status["nki"] == INSTALLED and found.provider != "aws":
         yield UnsupportedError(

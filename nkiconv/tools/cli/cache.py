@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ...errors import NkiconvError
 from ...problem import ConvProblem
+from ..tables.readme import Columns
 from .grid import Grid
 from .shell import JsonOption, console, print_json, prints_tables, reports_errors
 from .show import extents, quantity
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The plans and estimates that are kept on disk.", no_args_is_help=True)
 Stale = Annotated[bool, typer.Option("--stale", help="Only those that this version of nkiconv does not find.")]
+
+COLUMNS: Columns = (
+    ("problem", "problem", ""),
+    ("kind", "kind", ""),
+    ("cores", "lnc", "d"),
+    ("target", "target", ""),
+    ("algorithm", "algorithm", ""),
+    ("modelled us", "modelled_us", ",.2f"),
+    ("bytes", "bytes", ",d"),
+    ("days", "age_days", ".1f"),
+    ("stale", "stale", ""),
+)
 
 
 @app.command("list")
@@ -32,23 +45,11 @@ def show(stale: Stale = False, as_json: JsonOption = False) -> None:
         print_json({"directory": str(cache.directory()), "rows": [_as_dict(one) for one in found]})
         return
     screen = console()
-    headings = ("problem", "kind", "cores", "target", "algorithm", "modelled us", "bytes", "days", "stale")
-    text = "problem", "kind", "target", "algorithm", "stale"
-    grid = Grid(f"{len(found)} files in {cache.directory()}", headings, text)
+    grid = Grid.of(f"{len(found)} files in {cache.directory()}", COLUMNS)
     for one in found:
-        plain = _as_dict(one)
-        us = plain["modelled_us"]
-        grid.add(
-            " ".join([plain["problem"] or one.file.name, *_words(plain["asked"])]),
-            plain["kind"],
-            str(plain["lnc"] or ""),
-            str(plain["target"] or ""),
-            str(plain["algorithm"] or ""),
-            f"{us:,.2f}" if isinstance(us, float) else "",
-            f"{one.size:,}",
-            f"{plain['age_days']:.1f}",
-            "" if one.current else "yes",
-        )
+        row = {name: value for name, value in _as_dict(one).items() if value is not None}
+        problem = " ".join([row.get("problem", one.file.name), *_words(row["asked"])])
+        grid.put({**row, "problem": problem, "stale": "" if one.current else "yes"})
     grid.show(screen)
 
 

@@ -16,7 +16,7 @@ from ...errors import NkiconvError, UnsupportedError, raise_all, refused
 from ...launches import TARGET, other_degree
 from ..doctor import diagnose, lacking
 from ..suites import csv_rows
-from ..tables.readme import cell
+from ..tables.readme import Columns
 from .grid import Grid
 from .kernels import KernelCall, is_kernel, unnamed
 from .options import Force, Lnc
@@ -42,8 +42,17 @@ _NOTES = (
     "barrier_check",
     "instructions and modelled us: nkiconv's simulator's; AWS documents no way to read its compiler's",
 )
-
-
+COLUMNS: Columns = (
+    ("kernel", "kernel", ""),
+    ("algorithm", "algorithm", ""),
+    ("simulate", "simulate", ""),
+    ("compile", "compile", ""),
+    ("instructions", "instructions", ",d"),
+    ("modelled us", "modelled_us", ",.1f"),
+    ("predicted us", "predicted_us", ",.1f"),
+    ("line", "line", ""),
+    ("error", "error", ""),
+)
 #: Where rows, logs and NEFFs go unless --out says otherwise.
 OUT = Path("compile_check")
 
@@ -172,12 +181,13 @@ def _show(rows: list[Row], versions: dict[str, str | None], lnc: int, out: Path,
     """The table, and of each failed kernel its first error."""
     screen = console()
     tools = ", ".join(f"{name} {versions[name] or '(version unknown)'}" for name in _PACKAGES)
-    text = "kernel", "algorithm", "simulate", "compile", "line", "error"
-    headings = *text[:4], "instructions", "modelled us", "predicted us", *text[4:]
     main = "kernel", "simulate", "compile", "modelled us", "instructions", "algorithm"
-    grid = Grid(f"AWS's tools for trn2, {cores(lnc)}: {tools}", headings, text, main)
+    grid = Grid.of(f"AWS's tools for trn2, {cores(lnc)}: {tools}", COLUMNS, main)
     for row in rows:
-        grid.add(*_cells(row), style="" if row.ok else "bold red")
+        ratio = "" if row.worst_ratio is None else f" {row.worst_ratio:.2f}"
+        named = {name: getattr(row, name) or "-" for name in ("algorithm", "compile")}
+        cells = {**vars(row), **named, "simulate": f"{row.simulate or '-'}{ratio}"}
+        grid.put(cells, style="" if row.ok else "bold red")
     grid.show(screen)
     for row in rows:
         if not row.ok:
@@ -186,10 +196,3 @@ def _show(rows: list[Row], versions: dict[str, str | None], lnc: int, out: Path,
     say(screen, f"{good} of {len(rows)} kernels pass; rows, logs and NEFFs are in {out}", "bold")
     notes(screen, *_NOTES)
     wrote(screen, csv)
-
-
-def _cells(row: Row) -> Iterator[str]:
-    ratio = "" if row.worst_ratio is None else f" {row.worst_ratio:.2f}"
-    yield from (row.kernel, row.algorithm or "-", f"{row.simulate or '-'}{ratio}", row.compile or "-")
-    yield from (cell(row.instructions, ","), cell(row.modelled_us, ",.1f"), cell(row.predicted_us, ",.1f"))
-    yield from (row.line, row.error)

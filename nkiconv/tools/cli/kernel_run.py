@@ -16,6 +16,7 @@ from ... import simulator
 from ...errors import NkiconvError, UnsupportedError
 from ...simulator.hardware import PSUM_BANKS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...whole_file import whole_file
+from ..tables.readme import Columns
 from .grid import Grid
 from .kernels import KernelCall, keywords
 from .paths import unwritable
@@ -117,15 +118,13 @@ def _doubtful(outputs: tuple[Any, ...]) -> str:
 
 
 def _outputs(runs: list[KernelRun]) -> Grid:
-    text = "returned", "dtype"
-    grid = Grid(f"{runs[0].call.name} returned", (*text, "cores", "min", "mean", "max", "NaN, Inf"), text)
+    numbers = (("min", "min", ".4g"), ("mean", "mean", ".4g"), ("max", "max", ".4g"), ("NaN, Inf", "nonfinite", ",d"))
+    columns: Columns = (("returned", "value", ""), ("dtype", "dtype", ""), ("cores", "lnc", "d"), *numbers)
+    grid = Grid.of(f"{runs[0].call.name} returned", columns)
     for one in runs:
-        for array in one.outputs:
-            found = told(array)
-            shape = " x ".join(str(size) for size in found.get("shape", ()))
-            numbers = [f"{found[name]:.4g}" if name in found else "" for name in ("min", "mean", "max")]
-            count = f"{found['nonfinite']:,}" if "nonfinite" in found else ""
-            grid.add(found.get("value", shape), found.get("dtype", ""), f"{one.call.lnc}", *numbers, count)
+        for found in map(told, one.outputs):
+            shape = " x ".join(map(str, found.get("shape", ())))
+            grid.put({"value": shape, "lnc": one.call.lnc, **found})
     return grid
 
 

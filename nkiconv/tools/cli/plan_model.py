@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +12,7 @@ import typer
 from ... import rules
 from ...errors import NkiconvError, UnsupportedError, raise_all, refused
 from ...launches import launch_mode
+from ..tables.readme import Columns
 from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
@@ -33,6 +34,19 @@ _TYPES = {
 _FLOATS = ("bf16", "fp16", "fp32")
 #: Of one input.
 ELEMENTS_MAX = 1 << 30
+COLUMNS: Columns = (
+    ("layer", "layer", ""),
+    ("calls", "calls", "d"),
+    ("shape", "shape", ""),
+    ("filters", "filters", ""),
+    ("algorithm", "algorithm", ""),
+    ("modelled us", "one", ",.1f"),
+    ("all calls us", "us", ",.1f"),
+    ("share", "share", ".1%"),
+    ("of the limit", "fraction", ".1%"),
+    ("instructions", "instructions", ",d"),
+    ("bound by", "bound_by", ""),
+)
 #: Columns that a screen shows without --wide.
 _MAIN = ("layer", "all calls us", "share", "of the limit", "shape", "bound by", "calls", "algorithm")
 #: Rows of the table on a screen without --wide.
@@ -180,77 +194,51 @@ def _tensors(model: Any, shapes: list[tuple[str | None, tuple[int, ...], str]]) 
 def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     screen = console()
     title = f"convolutions of {script} on {', '.join(inputs)} (trn2, {cores(found.lnc)}, modelled)"
-    text = ("layer", "shape", "filters", "algorithm", "bound by")
-    headings = (
-        "layer",
-        "calls",
-        *text[1:4],
-        "modelled us",
-        "all calls us",
-        "share",
-        "of the limit",
-        "instructions",
-        text[4],
-    )
-    grid = Grid(title, headings, text, _MAIN)
+    grid = Grid.of(title, COLUMNS, _MAIN)
     shown = len(found.rows) if asked().wide or asked().format != FORMATS[0] else ROWS
     for row in found.rows[:shown]:
-        grid.add(*_cells(found, row))
-    if found.rows[shown:]:
-        grid.add(*_rest(found, found.rows[shown:]))
+        grid.put(_cells(found, row))
+    if rest := found.rows[shown:]:
+        calls, us, share = sum(row.calls for row in rest), sum(row.us for row in rest), sum(map(found.share, rest))
+        grid.put({"layer": f"{len(rest)} more", "calls": calls, "us": us, "share": share})
     several = [(one, found.toward(one)) for one in found.directions] if found.directions != ("forward",) else []
     for name, part in (*((f"sum, {one}", part) for one, part in several), ("sum", found)):
-        calls, share = (
-            sum(row.calls for row in part.rows),
-            f"{part.modelled_us / found.modelled_us:.1%}" if several else "",
-        )
-        numbers = f"{part.modelled_us:,.1f}", share, f"{part.roofline_fraction:.1%}", f"{part.instructions:,}"
-        grid.add(name, str(calls), "", "", "", "", *numbers, "", style="bold")
+        of_all = {"share": part.modelled_us / found.modelled_us} if several else {}
+        numbers = {"us": part.modelled_us, "fraction": part.roofline_fraction, "instructions": part.instructions}
+        grid.put({"layer": name, "calls": sum(row.calls for row in part.rows), **of_all, **numbers}, style="bold")
     for name, calls, us in found.totals:
-        grid.add(name, str(calls or ""), *[""] * 4, f"{us:,.1f}", *[""] * 4, style="bold")
+        grid.put({"layer": name, **({"calls": calls} if calls else {}), "us": us}, style="bold")
     grid.show(screen)
     if found.kept:
         _kept_grid(found).show(screen)
     if found.advice:
         say_wrapped(screen, "Slowest against their limits, why, and what other forms take (modelled):", "bold")
-    for advice in found.advice:
+    for advice in (*found.advice, *filter(None, [found.fusing])):
         say_wrapped(screen, f"- {advice}")
-    if found.fusing:
-        say_wrapped(screen, f"- {found.fusing}")
     for note in _notes(found):
         say_wrapped(screen, note)
 
 
-def _rest(found: ModelPlan, rows: Sequence[Row]) -> list[str]:
-    """Rows that are not shown, as one."""
-    calls, us = sum(row.calls for row in rows), sum(row.us for row in rows)
-    share = sum(map(found.share, rows))
-    return [f"{len(rows)} more", str(calls), *[""] * 4, f"{us:,.1f}", f"{share:.1%}", *[""] * 3]
-
-
-def _cells(found: ModelPlan, row: Row) -> list[str]:
+def _cells(found: ModelPlan, row: Row) -> dict[str, Any]:
+    """A row of the table; without a plan, dashes."""
     words = importlib.import_module("nkiconv.planner.explain")
     more = f" +{len(row.layers) - 1} more" if len(row.layers) > 1 else ""
-    direction = row.convolved.direction
-    gradient = "" if direction == "forward" else f", {direction}"
-    head = [
-        f"{row.layers[0] or '(the model)'}{more}{gradient}",
-        str(row.calls),
-        *words.problem_words(row.convolved.problem, row.convolved.asked),
-    ]
+    problem, direction = row.convolved.problem, row.convolved.direction
+    shape, filters = words.problem_words(problem, row.convolved.asked)
+    layer = f"{row.layers[0] or '(the model)'}{more}{'' if direction == 'forward' else f', {direction}'}"
+    head = {"layer": layer, "calls": row.calls, "shape": shape, "filters": filters}
     if row.plan is None:
-        return [*head, "no plan", "-", "-", "-", "-", "-", "-"]
-    plan = row.plan
-    return [
-        *head,
-        plan.algorithm,
-        modelled(plan),
-        f"{row.us:,.1f}",
-        f"{found.share(row):.1%}",
-        f"{plan.roofline_fraction:.1%}",
-        f"{row.instructions:,}",
-        plan.bound_by,
-    ]
+        return {**{key: None for _, key, _ in COLUMNS}, **head, "algorithm": "no plan"}
+    return {
+        **head,
+        "algorithm": row.plan.algorithm,
+        "one": modelled(row.plan),
+        "us": row.us,
+        "share": found.share(row),
+        "fraction": row.plan.roofline_fraction,
+        "instructions": row.instructions,
+        "bound_by": row.plan.bound_by,
+    }
 
 
 def _by(extents: Iterable[int]) -> str:

@@ -60,12 +60,12 @@ class Format(ABC):
             UnsupportedError: a name that is not there, or a package that is not installed. OSError.
         """
 
-    @abstractmethod
     def refusals(self, target: Source, shape: tuple[int, ...], origin: Loaded) -> Iterator[NkiconvError]:
         """Why a y of this shape cannot be written, asked before any work; shape: [N, K, ...] of media.
 
         origin: x, of the same format where the format is of media.
         """
+        yield from ()
 
     @abstractmethod
     def write(self, file: BinaryIO, target: Source, y: AnyArray, origin: Loaded) -> int:

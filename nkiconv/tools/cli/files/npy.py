@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import tokenize
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ....errors import DtypeError, FileFormatError, NkiconvError
+from ....errors import DtypeError, FileFormatError
 from ....problem import DTYPES
 from ....reference import AnyArray
 from .format import Format, Loaded, Source
@@ -43,10 +42,6 @@ class Npy(Format):
         order: Any = header.order
         array = np.memmap(source.path, header.dtype, "r", header.start, header.shape, order)
         return Loaded(as_dtype(source.text, np.asarray(array), dtype))
-
-    def refusals(self, target: Source, shape: tuple[int, ...], origin: Loaded) -> Iterator[NkiconvError]:
-        """As `Format.refusals`: nothing."""
-        yield from ()
 
     def write(self, file: BinaryIO, target: Source, y: AnyArray, origin: Loaded) -> int:
         """As `Format.write`."""
