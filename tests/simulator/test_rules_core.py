@@ -162,6 +162,7 @@ PAIRS = [
     vary("NKI032", "equality", steer, repr, lambda r: r == 3, "register used"),
     vary("NKI151", "engine", lambda e: barrier(engine=e), nisa.engine.gpsimd, nisa.engine.dma, "engine=dma", lnc=2),
     vary("NKI151", "memory", lambda b: barrier(b), nl.shared_hbm, nl.hbm, "data in private_hbm", lnc=2),
+    vary("NKI151", "cores in a tuple", lambda c: barrier(cores=c), (0, 1), 2, "cores=2", lnc=2),
     vary("NKI151", "cores", lambda c: barrier(cores=c), (0, 1), (0,), r"cores=\(0,\)", lnc=2),
     vary("NKI152", "shape", lambda s: swap(s), (4, 8), (4, 4), "differ", lnc=2),
     vary("NKI152", "to itself", lambda s: swap(step=s), 1, 0, "sends to itself", lnc=2),

@@ -25,11 +25,8 @@ _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and
 
 def _check_pattern(pattern: Any, dst: NkiTensor) -> list[tuple[int, int]]:
     """The pattern as pairs (step, count) that cover dst's free elements (NKI071)."""
-    pairs = list(pattern) if isinstance(pattern, (list, tuple)) else []
-    good = all(
-        isinstance(p, (list, tuple)) and len(p) == 2 and type(p[0]) is int and type(p[1]) is int and p[1] > 0
-        for p in pairs
-    )
+    pairs = check.listed(pattern)
+    good = all([type(n) for n in check.listed(pair)] == [int, int] and pair[1] > 0 for pair in pairs)
     if not good or not 1 <= len(pairs) <= hw.FREE_DIMS_MAX_WIDE or prod(p[1] for p in pairs) != free_size(dst):
         fail("NKI071", f"pattern={pattern!r} for {free_size(dst)} elements a partition", dst=dst)
     return [(p[0], p[1]) for p in pairs]

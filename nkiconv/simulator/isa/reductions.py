@@ -317,7 +317,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     check.on_chip(dst=dst, src=src)
     check.same_dtype(dst=dst, src=src)
     check.holds(free_size(src), "src", dst=dst, src=src)
-    mask = list(shuffle_mask)
+    mask = check.listed(shuffle_mask)
     entries = {*range(hw.QUADRANT_PARTITIONS), hw.SHUFFLE_KEEP}
     if len(mask) != hw.SHUFFLE_MASK_ENTRIES or any(type(m) is not int or m not in entries for m in mask):
         fail("NKI073", f"shuffle_mask={shuffle_mask!r}")
@@ -330,10 +330,10 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
         values = rows(src.storage.read(src))[sources]
         chosen = np.broadcast_to(moved.reshape(-1, *(1,) * (dst.ndim - 1)), dst.shape)
         dst.storage.write_where(dst, chosen, shaped(values, dst))
-    return program.record("vector", "nc_stream_shuffle", (dst,), (src,), {"mask": tuple(mask)}, name)
+    return program.record("vector", "nc_stream_shuffle", (dst,), (src,), {"mask": mask}, name)
 
 
-def _shuffle_sources(mask: list[int], dst: NkiTensor, src: NkiTensor) -> tuple[Array, Array]:
+def _shuffle_sources(mask: tuple[int, ...], dst: NkiTensor, src: NkiTensor) -> tuple[Array, Array]:
     """For each partition of dst: the partition of src it copies (0 if none), and whether it copies at all (NKI073)."""
     partitions = np.arange(dst.shape[0])
     within = np.array(mask)[partitions % hw.QUADRANT_PARTITIONS]

@@ -52,12 +52,12 @@ def core_barrier(
     program = current()
     check.tensors(data=data)
     check.enum_member("engine", engine, _Engine)
-    if data.buffer is not MemoryRegion.shared_hbm or tuple(cores) != _CORES or engine is _Engine.dma:
+    if data.buffer is not MemoryRegion.shared_hbm or check.listed(cores) != _CORES or engine is _Engine.dma:
         fail("NKI151", f"cores={cores!r}, engine={engine.name}, data in {data.buffer.name}", data=data)
     _, second = _meet(program, ("core_barrier", data.storage.info.id))
     if second and data.storage.race is not None:
         data.storage.race.clear()
-    return program.record(engine.name, "core_barrier", (data,), (data,), {"cores": tuple(cores)}, name)
+    return program.record(engine.name, "core_barrier", (data,), (data,), {"cores": _CORES}, name)
 
 
 def sendrecv(
