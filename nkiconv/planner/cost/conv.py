@@ -199,7 +199,7 @@ class OfBlocks(ConvAlgorithm):
 
     def __init__(self, name: str, most: int, near: float, order: tuple[str, ...]) -> None:
         """most: most candidates that are timed. near: their largest ratio to the least bound."""
-        self.name, self.timed, self.order = name, (most, near), order
+        self.name, self.timed, self.order, self.has_many = name, (most, near), order, name == "stacked"
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         if self._folded(shape) is not None:
