@@ -242,14 +242,15 @@ def windows_of_outputs(axis: Axis) -> Axis:
 
 def span(axis: Axis, first: int, count: int) -> tuple[int, int]:
     """(first element, count) of x that taps read at outputs first .. first+count-1; (0, 0) if they read none."""
-    if axis.images == 1 and count > 0:
-        begin = first * axis.stride - axis.before
+    image, size = first * axis.images // max(1, axis.out), axis.size // axis.images
+    if count > 0:
+        begin = (first - image * axis.out // axis.images) * axis.stride - axis.before
         end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
         dense = (axis.stride == 1 and count >= axis.dilation) or (axis.dilation == 1 and axis.taps >= axis.stride)
-        if dense or (axis.lhs_dilation == 1 and begin >= 0 and end < axis.size):  # no gaps, or no padding
+        if dense or (axis.lhs_dilation == 1 and begin >= 0 and end < size):  # no gaps, or no padding
             low = div_ceil(max(0, begin), axis.lhs_dilation)
-            high = min(max(-1, end) + axis.lhs_dilation, axis.size * axis.lhs_dilation) // axis.lhs_dilation - 1
-            return (0, 0) if end < 0 or high < low else (low, high - low + 1)
+            high = min(max(-1, end) + axis.lhs_dilation, size * axis.lhs_dilation) // axis.lhs_dilation - 1
+            return (0, 0) if end < 0 or high < low else (image * size + low, high - low + 1)
     low, high = axis.size, -1
     for tap in range(axis.taps):
         found = valid_range(axis, tap, first, count)
