@@ -216,8 +216,8 @@ class Bound:
             # x of the first item is loaded before any matmul, y of the last stored after all
             array_ns += (rounds - 1) * made_ns + max(made_ns, copied_ns, x_ns / items) + y_ns / items
             return array_ns, read_ns + rounds * copied_ns, x_ns + y_ns
-        # a DMA for each place of a block, after the last matmuls that read their buffer
-        triggers_ns = plan.size * (target.static_issue_ns + target.hop_dma_ns)
+        # a DMA for each place of a block or for all, after the last matmuls that read their buffer
+        triggers_ns = (1 if settings.staged else plan.size) * (target.static_issue_ns + target.hop_dma_ns)
         matrices_ns = self.moved_ns(size * plan.size * together, size, plan.size, geometry.itemsize)
         # of the first round, and of those that wait for a buffer
         waits = 1.0 + max(0.0, rounds - MATRICES)

@@ -206,7 +206,7 @@ def _loop(target: Target, geometry: Geometry, options: Options, settings: RowSet
 
 
 def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSettings]:
-    """Settings with each size of blocks and number of blocks a matmul; channels, rounds and buffers are provisional."""
+    """Settings with each size of blocks and number of blocks a matmul; the others are provisional."""
     N, P, Q = geometry.planes.out, geometry.rows.out, geometry.columns.out
     rows, each = geometry.rows, num_phases(geometry.columns)
     unit, some = num_phases(rows) * rows.stride, min(CHANNELS[1], div_ceil(geometry.C, PARTS))
@@ -228,7 +228,7 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
                         beside = div_ceil(windows, div_ceil(windows, beside))
                     sizes = {"rows": height, "columns": columns, "beside": beside, "below": below}
                     share_of = {"images": images, "channels": some, "together": 1, "buffers": BUFFERS[0]}
-                    yield DepthwiseSettings(**{**sizes, **share_of, **given})
+                    yield DepthwiseSettings(**{**sizes, **share_of, "staged": False, **given})
 
 
 def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings) -> Iterator[DepthwiseSettings]:

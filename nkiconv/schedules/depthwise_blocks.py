@@ -31,7 +31,7 @@ from typing import Any
 from .cuts import most_of, window_of
 from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .options import Options
-from .settings import BY_SHAPE, Settings, count, double, half
+from .settings import ALL, BY_SHAPE, Settings, count, double, flag, half
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes.
@@ -49,7 +49,7 @@ class DepthwiseSettings(Settings):
     """Settings of depthwise conv2d; beside * below * images is at most 128."""
 
     algorithm = "activation_stationary"
-    tried = ("buffers", "channels", "rows")
+    tried = ("buffers", "channels", "rows", "staged")
     keeps = "blocks, matrices and results"
     instead = "fewer images and channels of a block"
 
@@ -61,6 +61,7 @@ class DepthwiseSettings(Settings):
     channels: int = count("channels of a K tile; for NCHW at most 128", 1, CHANNELS_MOST, near=(half, double))
     together: int = count("K tiles whose matrices are loaded together", 1, CHANNELS_MOST, default=1)
     buffers: int = count("tiles of blocks in rotation", 2, 16, default=2, near=(2, 3, 4, 5))
+    staged: bool = flag("NCHW: one DMA a round loads matrices, from a copy of filters in HBM", near=ALL)
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,8 @@ def blocks_of(geometry: Geometry, settings: DepthwiseSettings) -> tuple[BlockSch
         )
     if disjoint and settings.beside > 1:
         return None, f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
+    if settings.staged and not disjoint:
+        return None, "config staged=True: the Tensor Engine makes matrices of contiguous channels (NHWC); use False"
     if disjoint and settings.channels > P_MAX:
         return None, f"config channels={settings.channels}: must be at most {P_MAX} unless they are contiguous (NHWC)"
     least = least_columns(columns, disjoint)

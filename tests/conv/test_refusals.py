@@ -135,6 +135,7 @@ UNSUPPORTED = {
         (DEPTHWISE, {"below": 32, "images": 5}, {}, "beside=1, below=32, images=5: their product"),
         (DEPTHWISE, {"beside": 2}, {}, "config beside=2: must be 1 unless channels"),
         (DEPTHWISE, {"channels": 200}, {}, "config channels=200: must be at most 128"),
+        (DEPTHWISE.replace(layout="NHWC"), {"staged": True}, {}, "staged=True: the Tensor Engine makes matrices"),
         (DEPTHWISE, {"columns": 5, "rows": 2}, {}, "columns=5, S=7: windows of NCHW do not"),
         (IMAGES["padded beyond the filter"], {}, {}, "padding=[0-9]+ in front of a row"),
         (IMAGES["many columns"].replace(padding=((1, 1), (4, 600))), {"columns": 40, "rows": 1}, {},

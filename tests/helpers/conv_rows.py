@@ -198,6 +198,9 @@ _DEPTHWISE = {
     "bands": (_CUT, {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2}),
     "rounds": (_CUT.replace(layout="NCHW"),
         {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4}),
+    "staged": (_CUT.replace(layout="NCHW", C=262, K=262, groups=262, N=2),
+        {"rows": 4, "columns": 9, "below": 3, "images": 2, "channels": 30, "together": 2, "staged": True}),
+    "staged, gaps": (IMAGES["gaps, stride"], {"staged": True}),
     "odd planes": (
         _CUT, {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9, "together": 2, "buffers": 3}),
     "windows as wide as cut": (

@@ -14,7 +14,7 @@ The sequences are made in SBUF, a channel a partition. For NHWC, where DMA of x 
 Tensor Engine makes the matrices: column (k, p, q) of all channels is the transpose of the places that a block reads of
 their sequences. For NCHW, where it binds itself, DMAs of windows make them: a partition reads the sequence in reverse
 from a place of its own, one run for a channel has all k, the last first, and one DMA fills a partition for many
-channels.
+channels; with `staged` it reads a copy of the sequences in HBM, and fills all partitions.
 """
 
 import itertools
@@ -78,6 +78,9 @@ class BlockCore(Core):
         self.matrix_tiles = tiles_in_turn(count, (shape[0], *plan.matrices_shape(channels)), operands.w_dtype)
         self.taps, self.lines, self.matrices = [self.load_taps(*part) for part in plan.lines(self.rounds)], [], []
         warm_up(self.zeros_sbuf, WARM_UP, 1)
+        if plan.settings.staged:
+            lines = sum(cn for _, cn in self.rounds), plan.line_length
+            self.lines_hbm = nl.ndarray(lines, dtype=operands.w_dtype, buffer=nl.private_hbm)
         if not plan.by_pixels:
             self.start_planes()
         for index, item in enumerate(items):
@@ -287,8 +290,12 @@ class BlockCore(Core):
         return jobs
 
     def lines_until(self, count):
-        """Make the first `count` tiles of the filters' sequences."""
-        self.lines += [self.line_of(*tap) for tap in self.taps[len(self.lines) : count]]
+        """Make the first `count` tiles of the filters' sequences, and write those of `staged` to HBM."""
+        for tap in self.taps[len(self.lines) : count]:
+            done, line_sbuf = len(self.lines) * nl.tile_size.pmax, self.line_of(*tap)
+            self.lines.append(line_sbuf)
+            if self.plan.settings.staged:
+                copy(self.lines_hbm[done : done + line_sbuf.shape[0]], line_sbuf)
 
     def line_of(self, w_sbuf, line_sbuf):
         """The sequence of each channel in zeros, reversed for NCHW: step * pitch elements precede the first tap, or
@@ -314,12 +321,17 @@ class BlockCore(Core):
         returns them as [places, c, rows, pitch]."""
         plan, P_MAX, length, run = self.plan, nl.tile_size.pmax, self.plan.line_length, self.plan.matrix_size
         self.lines_until((at + cn - 1) // P_MAX + 1)
-        for place in range(plan.size):
-            start = length - 1 - run - plan.place_of(place)
-            for line, done, count in parts_of_images(at, cn, P_MAX):
-                offset = (at + done) % P_MAX * length + start
-                src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=offset)
-                copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
+        start = length - 1 - run
+        if plan.settings.staged:
+            rows, columns = self.geometry.rows.lhs_dilation * plan.pitch, self.geometry.columns.lhs_dilation
+            pattern = [[-rows, plan.rows], [-columns, plan.width], [length, cn], [1, run]]
+            src = self.lines_hbm.ap(pattern=pattern, offset=at * length + start - plan.place_of(0))
+            copy(tile_sbuf[0 : plan.size, 0:cn, 0:run], src)
+        places = 0 if plan.settings.staged else plan.size
+        for place, (line, done, count) in itertools.product(range(places), parts_of_images(at, cn, P_MAX)):
+            offset = (at + done) % P_MAX * length + start - plan.place_of(place)
+            src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=offset)
+            copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
         return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn, plan.settings.rows, plan.pitch))
 
     def matrix_jobs(self, tile_sbuf, cn):
