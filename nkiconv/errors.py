@@ -42,16 +42,17 @@ class UnsupportedError(NkiconvError):
 
 
 class MissingPackageError(UnsupportedError, ModuleNotFoundError):
-    """An optional package is needed here and is not installed.
+    """An optional package is needed here and is not installed."""
 
-    Args: what: the option, file or module that needs it. package: its name on the package index. extra: nkiconv's extra
-        that installs it. more: a sentence about it.
-    """
+    @classmethod
+    def of(cls, what: str, package: str, extra: str, more: str = "") -> MissingPackageError:
+        """Name the package and the commands that install it.
 
-    def __init__(self, what: str, package: str, extra: str, more: str = "") -> None:
-        """Name the package and the commands that install it."""
+        Args: what: the option, file or module that needs it. package: its name on the package index. extra: nkiconv's
+            extra that installs it. more: a sentence about it.
+        """
         remedy = f"run pip install {package}, or pip install '.[{extra}]' in a checkout of nkiconv"
-        super().__init__(f"{what}: needs {package}, which is not installed; {remedy}{more and f'. {more}'}")
+        return cls(f"{what}: needs {package}, which is not installed; {remedy}{more and f'. {more}'}")
 
 
 class FileFormatError(NkiconvError):

@@ -1,6 +1,7 @@
 """`nkiconv run` on files: every bad file and option has its name, runs nothing and leaves nothing behind."""
 
 import bz2
+import importlib.util
 import io
 import json
 import os
@@ -213,6 +214,17 @@ def test_packages_that_are_not_installed(here, monkeypatch, package, arguments, 
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
     assert_refused(here, arguments, f"MissingPackageError: {pattern}, which is not installed; run pip install")
+
+
+@pytest.mark.parametrize("words", ["profile short", "bench --suite conv2d"])
+def test_pictures_without_matplotlib(here, monkeypatch, words):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
+    )
+    result = run(*words.split(), "--plot", "p.png")
+    assert result.exit_code == 2
+    assert re.search(r"MissingPackageError: --plot\S*: needs matplotlib, which is not installed; run", result.stderr)
 
 
 @pytest.mark.parametrize(("out", "broken"), [

@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise MissingPackageError(
+    raise MissingPackageError.of(
         "nkiconv.pytorch", "torch", "torch", "Builds for CPUs are a tenth of the size: docs/torch.md, Install"
     ) from None
 

@@ -134,9 +134,7 @@ def test_what_was_raised_on_shapes_alone_is_told():
 
 def test_a_tensor_for_inputs_is_refused():
     """Its images would be arguments."""
-    with pytest.raises(
-        DtypeError, match=r"^inputs: must be a list or tuple of .*, not Tensor; pass \[x\]"
-    ):
+    with pytest.raises(DtypeError, match=r"^inputs: must be a list or tuple of .*, not Tensor; pass \[x\]"):
         plan_model(nn.Conv1d(3, 4, 1), torch.zeros(1, 3, 9))
 
 

@@ -227,4 +227,4 @@ def _contradictions(names: list[str], trace: Path | None, plot: Path | None, for
     if trace is not None and trace == plot:
         yield UnsupportedError(f"--trace={trace}: is --plot's path too; give two")
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        yield MissingPackageError(f"--plot={plot}", "matplotlib", "plots")
+        yield MissingPackageError.of(f"--plot={plot}", "matplotlib", "plots")

@@ -17,7 +17,7 @@ def _matplotlib(module: str) -> Any:
     try:
         return importlib.import_module(f"matplotlib.{module}")
     except ImportError as error:
-        raise MissingPackageError("the demo's data and pictures", "matplotlib", "plots") from error
+        raise MissingPackageError.of("the demo's data and pictures", "matplotlib", "plots") from error
 
 
 def sample_data(name: str) -> Path:

@@ -53,7 +53,7 @@ class Dot:
 def check_matplotlib() -> None:
     """Raises MissingPackageError where there is no matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise MissingPackageError("--plot", "matplotlib", "plots")
+        raise MissingPackageError.of("--plot", "matplotlib", "plots")
 
 
 def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:

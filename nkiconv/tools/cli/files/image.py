@@ -74,7 +74,7 @@ def _pillow(source: Source, module: str) -> Any:
     try:
         return importlib.import_module(f"PIL.{module}")
     except ImportError as error:
-        raise MissingPackageError(source.text, "pillow", "files") from error
+        raise MissingPackageError.of(source.text, "pillow", "files") from error
 
 
 def _pixels(source: Source) -> AnyArray:

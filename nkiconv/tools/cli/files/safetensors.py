@@ -70,7 +70,7 @@ def _package(source: Source, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingPackageError(source.text, "safetensors", "files") from error
+        raise MissingPackageError.of(source.text, "safetensors", "files") from error
 
 
 def _header(source: Source) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
