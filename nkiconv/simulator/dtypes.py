@@ -86,7 +86,7 @@ def canonical(dtype: Any) -> str | None:
         return "bool_" if name == "bool" else name if name in DTYPES else None
     try:
         return _FROM_NUMPY.get(np.dtype(dtype))
-    except TypeError:
+    except (TypeError, ValueError):
         return None
 
 

@@ -127,6 +127,11 @@ def dtype_name(dtype: Any) -> str:
     return dtype
 
 
+def listed(value: Any) -> tuple[Any, ...]:
+    """A list or tuple as a tuple; of all else nothing."""
+    return tuple(value) if isinstance(value, (list, tuple)) else ()
+
+
 def as_int(value: Any, what: str, rule: str = "NKI006") -> int:
     """A compile-time int; bools, floats, tensors and registers are refused by name."""
     if type(value) is int:

@@ -20,7 +20,7 @@ from .dtypes import DTYPES
 from .errors import NotSimulatedError, TensorTruthWarning
 from .indirection import Indirection, require_static
 from .memory import Region, Storage
-from .objects import DynamicSlice, NKIObject, as_int, dtype_name
+from .objects import DynamicSlice, NKIObject, as_int, dtype_name, listed
 from .rules import fail, refused_call
 from .views import Ints, dense_strides, is_dense, merged_runs, reshaped_strides, whole_sizes
 
@@ -250,7 +250,7 @@ class NkiTensor(NKIObject):
 
     def permute(self, dims: Ints) -> NkiTensor:
         """Dims in another order; dim 0 stays first on chip."""
-        order = tuple(as_int(d, "dim", "NKI015") for d in dims)
+        order = tuple(as_int(d, "dim", "NKI015") for d in listed(dims))
         if sorted(order) != list(range(self.ndim)):
             fail("NKI015", f"permute({dims!r}) of {self.ndim} dims", tensor=self)
         if order[0] != 0:
@@ -325,10 +325,11 @@ class NkiTensor(NKIObject):
     ) -> NkiTensor:
         """einops-style split, permute and merge: names and tuples of names on both sides."""
         what, fixed = f"rearrange({src_pattern!r} -> {dst_pattern!r})", fixed_sizes or {}
-        src, dst = views.name_groups(src_pattern), views.name_groups(dst_pattern)
+        src, dst = views.name_groups(listed(src_pattern)), views.name_groups(listed(dst_pattern))
         names = [name for group in src for name in group]
         wanted = [name for group in dst for name in group]
-        unique = len(set(names)) == len(names) and set(fixed) <= set(names)
+        texts = isinstance(fixed, dict) and all(isinstance(name, str) for name in (*names, *wanted, *fixed))
+        unique = texts and len(set(names)) == len(names) and set(fixed) <= set(names)
         if len(src) != self.ndim or not unique or sorted(names) != sorted(wanted):
             fail("NKI015", f"{what} of {self.ndim} dims with sizes {fixed}", tensor=self)
         split = self
@@ -363,7 +364,7 @@ class NkiTensor(NKIObject):
             fail("NKI013", f"offset={offset} on a view that starts at element {self.offset}", tensor=self)
         name = self.dtype if dtype is None else dtype_name(dtype)
         start = self._scaled(self.offset, name) if offset is None else as_int(offset, "offset", "NKI012")
-        pairs = [tuple(pair) if isinstance(pair, (tuple, list)) else () for pair in pattern]
+        pairs = [listed(pair) for pair in listed(pattern)]
         if any(len(pair) != 2 for pair in pairs) or len(pairs) < (2 if self.on_chip else 1):
             fail("NKI002", f"pattern {pattern!r} is not [[step, count], ...] with a free dim", tensor=self)
         shape = tuple(as_int(count, "count", "NKI002") for _, count in pairs)

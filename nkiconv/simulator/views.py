@@ -91,7 +91,7 @@ def outside(shape: Ints, strides: Ints, first: int, limit: int, free: int) -> st
     return ""
 
 
-def name_groups(pattern: tuple[Any, ...]) -> list[tuple[str, ...]]:
+def name_groups(pattern: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """A rearrange pattern with every entry as a tuple of names."""
     return [tuple(entry) if isinstance(entry, (tuple, list)) else (entry,) for entry in pattern]
 

@@ -244,6 +244,8 @@ def counted_by_core(differs):
 PAIRS = [
     Pair("NKI170", "positive step", lambda: loop_over(0, 2, step=1), lambda: loop_over(0, 2, step=0), "step=0"),
     Pair("NKI170", "int bounds", lambda: loop_over(0, 2), lambda: loop_over(0, 2.0), "upper=2.0"),
+    Pair("NKI170", "bounds of 32 bits", lambda: loop_over(0, 2), lambda: loop_over(0, 2**70), "does not fit 32 bits"),
+    Pair("NKI170", "body to call", lambda: nl.fori_loop(0, 1, dropped), lambda: nl.fori_loop(0, 1, 3), "body_fun=3"),
     Pair("NKI170", "value", lambda: loop_over(register(0), 1), lambda: loop_over(nisa.register_alloc(), 1), "lower"),
     Pair("NKI170", "body without a result", lambda: nl.fori_loop(0, 1, dropped),
          lambda: nl.fori_loop(0, 1, lambda i: i), "body_fun returned"),

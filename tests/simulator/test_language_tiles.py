@@ -203,6 +203,8 @@ REFUSED = [
     *(("NKI062: sum: axis=", "sum", (P, axis)) for axis in (0, (0, 1), 3, (), 1.0, True, "x")),
     ("NKI040: rms_norm: w is not a tile", "rms_norm", (sb, 1.0, 1, 8)),
     ("NKI044: rms_norm", "rms_norm", (sb, np.ones((1, 8), np.float32), 1, 8)),
+    (r"NKI051: rms_norm: n=0, epsilon=1e-06: must be numbers, n above 0", "rms_norm", (sb, sb, 1, 0)),
+    ("NKI051: rms_norm: n=8, epsilon='small'", "rms_norm", (sb, sb, 1, 8, "small")),
     ("NKI062: rms_norm", "rms_norm", (sb, sb, 0, 8)),
     ("NKI069: rms_norm", "rms_norm", (np.zeros((4, 8), np.float32), sb, 1, 8, 0.0)),
     ("NKI048: rand", "rand", ((4, 8), nl.int32)),

@@ -235,11 +235,6 @@ def same_dtype(**operands: NkiTensor) -> None:
         fail("NKI052", " and ".join(f"{name} is {t.dtype}" for name, t in operands.items()), **operands)
 
 
-def listed(value: Any) -> tuple[Any, ...]:
-    """A list or tuple as a tuple; of all else nothing."""
-    return tuple(value) if isinstance(value, (list, tuple)) else ()
-
-
 def is_number(value: Any) -> bool:
     """A compile-time number (not a bool)."""
     return type(value) in (float, int) or (isinstance(value, numbers.Real) and not isinstance(value, bool))

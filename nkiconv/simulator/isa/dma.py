@@ -9,6 +9,7 @@ import numpy as np
 from .. import hardware as hw
 from ..dtypes import convert, from_fp32, to_fp32
 from ..memory import PSUM, SBUF
+from ..objects import listed
 from ..ops import OPS
 from ..program import Instruction, current
 from ..rules import fail
@@ -128,7 +129,7 @@ def dma_compute(
     Raises NkiError (NKI055, NKI130, NKI131, NKI134, NKI135, NKI138-NKI140). Source: isa dma_compute.
     """
     program = current()
-    sources = check.listed(srcs)
+    sources = listed(srcs)
     if not 1 <= len(sources) <= hw.DMA_COMPUTE_SOURCES_MAX:
         fail("NKI135", f"srcs={srcs!r:.80}: {len(sources)} sources in a list or tuple")
     named = {f"srcs[{i}]": src for i, src in enumerate(sources)}
@@ -140,7 +141,7 @@ def dma_compute(
     check_rows(dst=dst, **named)
     if reduce_op is not OPS["add"]:
         fail("NKI135", f"reduce_op={reduce_op!r}; only nl.add")
-    if scales is not None and check.listed(scales) != (1.0,) * len(sources):
+    if scales is not None and listed(scales) != (1.0,) * len(sources):
         fail("NKI135", f"scales={scales!r}; only a list with 1.0 for each source")
     if not unique_indices:
         fail("NKI135", "unique_indices=False is not supported")
@@ -194,7 +195,7 @@ def dma_transpose(
     check.same_dtype(dst=dst, src=src)
     check.narrow(src=src)
     order = _TRANSPOSES.get(src.ndim)
-    if order is None or (axes is not None and check.listed(axes) != order):
+    if order is None or (axes is not None and listed(axes) != order):
         fail("NKI136", f"axes={axes!r} of a {src.ndim}-d source", src=src)
     check_indices(dge_mode, src=src)
     check_transpose(src)

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import hardware as hw
 from ..dtypes import DTYPES, Array, convert, from_fp32
-from ..objects import VirtualRegister
+from ..objects import VirtualRegister, listed
 from ..ops import BITVEC, OPS
 from ..program import Instruction, current
 from ..rules import fail
@@ -25,8 +25,8 @@ _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and
 
 def _check_pattern(pattern: Any, dst: NkiTensor) -> list[tuple[int, int]]:
     """The pattern as pairs (step, count) that cover dst's free elements (NKI071)."""
-    pairs = check.listed(pattern)
-    good = all([type(n) for n in check.listed(pair)] == [int, int] and pair[1] > 0 for pair in pairs)
+    pairs = listed(pattern)
+    good = all([type(n) for n in listed(pair)] == [int, int] and pair[1] > 0 for pair in pairs)
     if not good or not 1 <= len(pairs) <= hw.FREE_DIMS_MAX_WIDE or prod(p[1] for p in pairs) != free_size(dst):
         fail("NKI071", f"pattern={pattern!r} for {free_size(dst)} elements a partition", dst=dst)
     return [(p[0], p[1]) for p in pairs]

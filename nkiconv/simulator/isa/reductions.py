@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import hardware as hw
 from ..dtypes import DTYPES, FLOATS, Array
+from ..objects import listed
 from ..ops import BITVEC, OPS, REDUCE_IDENTITY, Op
 from ..program import Accumulator, Instruction, current
 from ..rules import fail
@@ -317,7 +318,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     check.on_chip(dst=dst, src=src)
     check.same_dtype(dst=dst, src=src)
     check.holds(free_size(src), "src", dst=dst, src=src)
-    mask = check.listed(shuffle_mask)
+    mask = listed(shuffle_mask)
     entries = {*range(hw.QUADRANT_PARTITIONS), hw.SHUFFLE_KEEP}
     if len(mask) != hw.SHUFFLE_MASK_ENTRIES or any(type(m) is not int or m not in entries for m in mask):
         fail("NKI073", f"shuffle_mask={shuffle_mask!r}")

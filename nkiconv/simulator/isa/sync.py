@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import hardware as hw
 from ..memory import PSUM, SBUF, MemoryRegion
-from ..objects import VirtualRegister
+from ..objects import VirtualRegister, listed
 from ..program import Instruction, Program, current
 from ..rendezvous import Offer
 from ..rules import fail, kernel_line
@@ -52,7 +52,7 @@ def core_barrier(
     program = current()
     check.tensors(data=data)
     check.enum_member("engine", engine, _Engine)
-    if data.buffer is not MemoryRegion.shared_hbm or check.listed(cores) != _CORES or engine is _Engine.dma:
+    if data.buffer is not MemoryRegion.shared_hbm or listed(cores) != _CORES or engine is _Engine.dma:
         fail("NKI151", f"cores={cores!r}, engine={engine.name}, data in {data.buffer.name}", data=data)
     _, second = _meet(program, ("core_barrier", data.storage.info.id))
     if second and data.storage.race is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from .. import hardware as hw
 from .. import isa
 from ..dtypes import DTYPES
+from ..isa import check
 from ..memory import PSUM, MemoryRegion
 from ..objects import as_int, dtype_name
 from ..program import current
@@ -117,9 +118,11 @@ def ones(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTenso
 
 def empty_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
     """A new uninitialised tensor with x's shape, and x's dtype and memory unless given."""
+    check.tensors(x=x)
     return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
 
 def zeros_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
     """A new tensor of zeros with x's shape, and x's dtype and memory unless given."""
+    check.tensors(x=x)
     return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)

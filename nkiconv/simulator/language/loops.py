@@ -63,6 +63,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], Any], step: int 
     Args: lower, upper: ints, int32 NkiScalars or registers, with a value. body_fun: returns None. step: a positive int.
     Raises NkiError (NKI170, NKI171). Source: isa fori_loop of NKI 0.7.
     """
+    if not callable(body_fun):
+        fail("NKI170", f"body_fun={body_fun!r} cannot be called")
     values, counted = _values(lower, upper, step), on_device(lower, upper)
     registers = isinstance(lower, VirtualRegister) or isinstance(upper, VirtualRegister) or not current().launch.traces
     for i in _iterations(open_loop(_opened()), values, counted, VirtualRegister if registers else _scalar):
@@ -99,7 +101,10 @@ def _values(lower: Any, upper: Any, step: Any) -> range:
 
 def _bound(name: str, value: Any) -> int:
     if not isinstance(value, DeviceInteger):
-        return as_int(value, name, "NKI170")
+        bound = as_int(value, name, "NKI170")
+        if not -(2**31) <= bound < 2**31:
+            fail("NKI170", f"{name}={bound} does not fit 32 bits")
+        return bound
     if value.dtype != "int32":
         fail("NKI170", f"{name} is an NkiScalar of {value.dtype}: a loop compares 32 bits")
     return _known(name, value)

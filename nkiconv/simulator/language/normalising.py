@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import isa
+from ..isa import check
 from ..isa.reductions import reduced_axes
 from ..ops import OPS, Op
+from ..rules import fail
 from ..tensor import NkiTensor
 from ..views import Ints
 from .creation import ndarray, require_tiles
@@ -65,11 +67,13 @@ def rms_norm(
         axis: the last dims, contiguously, never 0. n: what the sum of squares is divided by.
         dtype: of the result; default x's. compute_dtype: of the tiles between instructions; default float32.
     Returns: a tile of x's shape in SBUF.
-    Raises NkiError (NKI040, NKI044-NKI047, NKI062; NKI069 where the mean square is outside rsqrt's range).
+    Raises NkiError (NKI040, NKI044-NKI047, NKI051, NKI062; NKI069 where the mean square is outside rsqrt's range).
     Source: isa rms_norm.
     """
     require_tiles(x=x, w=w)
     axes = reduced_axes(x, axis)
+    if not check.is_number(n) or n <= 0 or not check.is_number(epsilon):
+        fail("NKI051", f"n={n!r}, epsilon={epsilon!r}: must be numbers, n above 0", x=x)
     between = compute_dtype or "float32"
     dst = ndarray(x.shape, dtype or x.dtype)
     scaled = ndarray(x.shape, between)
