@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -59,26 +59,23 @@ class Fused(Freezes):
         x_upsample: int = 1,
     ) -> None:
         numbers = in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
-        self._init(numbers, device, dtype, activation, residual_position, layer, strict_nonfinite, x_upsample)
+        self._init((*numbers, device, dtype), activation, residual_position, layer, strict_nonfinite, x_upsample)
 
     def _init(
-        self,
-        numbers: tuple[Any, ...],
-        device: Any,
-        dtype: Any,
-        activation: str | None,
-        residual_position: str,
-        layer: str | None,
-        strict_nonfinite: bool | None,
-        x_upsample: int = 1,
+        self, of_torch: Sequence[Any], activation: Any, residual_position: Any, layer: Any, strict: Any, times: Any = 1
     ) -> None:
-        """Initialize torch's module and this; numbers: torch's arguments in its order, padding_mode last of them."""
-        x_upsample = int_of(x_upsample)
-        check(type(self), numbers[-1], activation, residual_position, x_upsample)
-        modes.wants_strict_nonfinite(strict_nonfinite)
-        super().__init__(*numbers, device=device, dtype=dtype)
+        """Initialize torch's module and this; of_torch: padding_mode, device and dtype are the last of them."""
+        padding_mode, x_upsample = of_torch[-3], int_of(times)
+        wrong = [rules.accepted("padding_mode", padding_mode, self.padding_modes), rules.activation(activation)]
+        wrong.append(rules.accepted("x_upsample", x_upsample, self.upsamples, "use one of them, or upsample the input"))
+        if x_upsample != 1 and padding_mode != "zeros":
+            wrong.append(f"padding_mode={padding_mode!r}: must be 'zeros' with x_upsample; upsample the input before")
+        errors = refused(UnsupportedError, *wrong, rules.residual_position(residual_position))
+        raise_all(f"{type(self).__name__} cannot be built", list(errors))
+        modes.wants_strict_nonfinite(strict)
+        super().__init__(*of_torch)
         self.activation, self.residual_position, self.layer = activation, residual_position, layer
-        self.strict_nonfinite, self.x_upsample = strict_nonfinite, x_upsample
+        self.strict_nonfinite, self.x_upsample = strict, x_upsample
 
     @property
     def operator(self) -> str:
@@ -154,18 +151,6 @@ def stored_filter(module: Any) -> Tensor:
         return found
     weight: Tensor = module.weight
     return weight
-
-
-def check(
-    kind: type[Fused], padding_mode: str, activation: str | None, residual_position: str, x_upsample: int = 1
-) -> None:
-    """Check the arguments of a module of a kind."""
-    wrong = [rules.accepted("padding_mode", padding_mode, kind.padding_modes), rules.activation(activation)]
-    wrong.append(rules.accepted("x_upsample", x_upsample, kind.upsamples, "use one of them, or upsample the input"))
-    if x_upsample != 1 and padding_mode != "zeros":
-        wrong.append(f"padding_mode={padding_mode!r}: must be 'zeros' with x_upsample; upsample the input before")
-    errors = list(refused(UnsupportedError, *wrong, rules.residual_position(residual_position)))
-    raise_all(f"{kind.__name__} cannot be built", errors)
 
 
 def padded(x: Tensor, sides: list[int], mode: str) -> Tensor:

@@ -118,16 +118,11 @@ class _Transposed(Fused):
         strict_nonfinite: bool | None = None,
     ) -> None:
         of_torch = in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation
-        more = device, dtype, activation, residual_position, layer, strict_nonfinite
-        self._init((*of_torch, padding_mode), *more)
+        ours = activation, residual_position, layer, strict_nonfinite
+        self._init((*of_torch, padding_mode, device, dtype), *ours)
 
     def forward(
-        self,
-        input: Tensor,
-        output_size: Any = None,
-        *,
-        residual: Tensor | None = None,
-        return_stats: str | None = None,
+        self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None, return_stats: str | None = None
     ) -> Any:
         """y [N, K, ...] of input [N, C, ...]; output_size: torch's, of y's extents among those that stride allows;
         residual: of y's shape. The rest, and errors, as in `conv_transpose1d`."""

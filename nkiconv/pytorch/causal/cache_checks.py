@@ -11,17 +11,7 @@ from torch import Tensor
 from ... import rules
 from ...errors import refuse, refused, shown
 from ..errors import DtypeError, GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from .checks import (
-    INTEGERS,
-    activation_of,
-    bounds,
-    cumulated,
-    has_values,
-    kinds,
-    of_each,
-    overwritten,
-    shapes,
-)
+from .checks import INTEGERS, activation_of, bounds, cumulated, has_values, kinds, of_each, overwritten, shapes
 
 #: The slot of a sequence that is padding, unless a call says another.
 PAD_SLOT_ID = -1

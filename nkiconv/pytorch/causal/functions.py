@@ -87,7 +87,11 @@ def causal_conv1d_fn(
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     whole = not direct and not strict and cu_seqlens is None and seq_idx is None and x.numel() > 0
     if tokens and whole and 2 <= weight.shape[1] <= TAPS_MAX:
-        y, final = _of_tokens(rows, filters, bias, state, return_final_states, act, layer)
+        asked: dict[str, Any] = {"splits": ((1, rows.shape[1], False),), "activation": act, "layout": "NWC"}
+        asked |= {"initial_states": state, "return_final_states": return_final_states, "layer": layer}
+        found = causal_conv1d_split(rows.transpose(1, 2), filters, bias, **asked)
+        (y,), final = found if return_final_states else (found, None)
+        y = y.squeeze(2)
     else:
         more = return_final_states, act, layer, strict
         y, final = convolve(Call(rows, filters, bias, state, cu_seqlens, seq_idx, *more), direct=direct)
@@ -154,23 +158,6 @@ def causal_conv1d_update(
         y = torch.where(buffer.padding[:, None, None], 0, y)
     buffer.advance(steps, host.in_dtype(final, x.dtype) if fits else None)
     return like(x, y.squeeze(-1) if x.dim() == 2 else y)
-
-
-def _of_tokens(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    state: Tensor | None,
-    final: bool,
-    activation: str | None,
-    layer: str | None,
-) -> tuple[Tensor, Tensor | None]:
-    """y [N, L, C], and the final states if they are asked for, of rows [N, C, L] whose channels are neighbours."""
-    asked: dict[str, Any] = {"splits": ((1, rows.shape[1], False),), "activation": activation, "layout": "NWC"}
-    asked |= {"initial_states": state, "return_final_states": final, "layer": layer}
-    found = causal_conv1d_split(rows.transpose(1, 2), weight, bias, **asked)
-    (y,), last = found if final else (found, None)
-    return y.squeeze(2), last
 
 
 def of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

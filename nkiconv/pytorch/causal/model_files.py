@@ -43,10 +43,7 @@ def looks(file: ModuleType | torch.nn.Module) -> bool:
 
 
 def set_in(
-    file: ModuleType | torch.nn.Module,
-    undo: Installation,
-    missing: bool = False,
-    strict_nonfinite: bool | None = None,
+    file: ModuleType | torch.nn.Module, undo: Installation, missing: bool = False, strict_nonfinite: bool | None = None
 ) -> None:
     """Let a file, for all its models, or a layer that keeps the functions as attributes, call nkiconv's.
 

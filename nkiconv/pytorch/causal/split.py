@@ -102,11 +102,8 @@ def causal_conv1d_split(
     if modes.is_torchs(x):
         found = _on_host(given)
     else:
-        flat = [int(number) for part in parts for number in part]
-        listed = (None if one is None else list(one) for one in where[:2])
-        made = CAUSAL_CONV1D_SPLIT(
-            *given[:4], flat, activation, eps, layout, return_final_states, *listed, where[2], layer
-        )
+        flat: Any = [int(number) for part in parts for number in part]
+        made = CAUSAL_CONV1D_SPLIT(*given._replace(splits=flat))
         found = tuple(map(own, made))
     count = len(parts)
     return (found[:count], *found[count:]) if found[count:] else found
@@ -274,19 +271,13 @@ def _of_own_memory(given: SplitCall) -> list[Tensor]:
     return [one.clone() if one.untyped_storage().nbytes() > one.nbytes else one for one in _on_host(given)]
 
 
-def called(x: Any, weight: Any, bias: Any, initial_states: Any, splits: Any, *rest: Any) -> SplitCall:
-    """The call of the operator with these arguments."""
-    activation, eps, layout, final, *places, first_channel, layer = rest
-    parts, (cu_seqlens, positions) = parts_of(splits), (None if one is None else tuple(one) for one in places)
-    return SplitCall(
-        x, weight, bias, initial_states, parts, activation, eps, layout, final, cu_seqlens, positions, first_channel,
-        layer,
-    )  # fmt: skip
-
-
-def parts_of(splits: Sequence[int]) -> tuple[Split, ...]:
-    """Splits of the operator's flat numbers."""
-    return tuple((h, d, bool(n)) for h, d, n in zip(splits[::3], splits[1::3], splits[2::3], strict=True))
+def called(*args: Any) -> SplitCall:
+    """The call of the operator with these arguments, whose splits are flat numbers."""
+    given: Any = SplitCall(*args)
+    flat, places = given.splits, (given.cu_seqlens, given.state_positions)
+    parts = tuple((h, d, bool(n)) for h, d, n in zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+    cu_seqlens, positions = (None if one is None else tuple(one) for one in places)
+    return SplitCall(*given._replace(splits=parts, cu_seqlens=cu_seqlens, state_positions=positions))
 
 
 def _compared(given: SplitCall, found: Sequence[Tensor]) -> Sequence[Tensor]:

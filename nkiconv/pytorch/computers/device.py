@@ -46,23 +46,23 @@ def convolve(called: Called) -> Any:
     If there is no plan, a PlanWarning says so once for each shape, and the kernel runs the algorithm of the least
     bound, or refuses.
     """
-    asked, x, w, bias, residual, packed, frames, scales, norm, state, keeps_state, _ = called
+    asked, x, w, bias, residual, packed, frames, scales, norm, state, keeps_state, chunks = called
     if is_empty(x):
         return of_nothing(called)
     problem, shape = called.problem, called.shape
     named = {"bias": bias, "initial_frames": frames, "x_scale": scales[0], "x_shift": scales[1]}
-    named["initial_state"] = state
-    if residual is not None:
-        named["residual"] = residual.reshape(problem.output_shape).contiguous()
-    tensors = {name: tensor for name, tensor in named.items() if tensor is not None}
+    named |= {"initial_state": state} | ({} if norm is None else tensors_of(norm))
+    named["residual"] = None if residual is None else residual.reshape(problem.output_shape)
+    tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
     filters = w.reshape(problem.filter_shape)
     if packed is not None:  # of volumes, blocks and channels are one axis: NKI's tensors have five at most
         filters = packed.flatten(0, 1) if problem.is_volume else packed
-    given = problem, asked.operation, called.planned, x, filters
+    images, lnc = x if x.dim() > 3 else x.reshape(chunked_shape(problem, chunks)), cores()
+    numbers = dict(_arguments(problem, asked.operation, called.planned, lnc, effort()))
+    numbers |= {} if norm is None else numbers_of(norm)
+    found = launcher(asked.operation, lnc)(images.contiguous(), filters.contiguous(), **tensors, **numbers)
     if norm is not None:
-        found = _launch(*given, tensors_of(norm) | tensors, numbers_of(norm))
         return both(norm, *(_shaped(one, shape) for one in (found if norm.before else (found,))))
-    found = _launch(*given, tensors)
     if asked.return_stats is None and not keeps_state:
         return _shaped(found, shape)
     return _shaped(found[0], shape), found[1]
@@ -75,9 +75,7 @@ def causal_conv1d_split(given: SplitCall, chunks: str | None = None) -> tuple[to
     tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
     numbers: dict[str, Any] = {"activation": given.activation, "eps": given.eps, "layout": layout}
     numbers |= {"return_final_state": True} if final else {}
-    places = {name: getattr(given, name) for name in ("cu_seqlens", "state_positions", "first_channel")}
-    places["chunks"] = chunks
-    places = {name: one for name, one in places.items() if one is not None}
+    places = given.places if chunks is None else {**given.places, "chunks": chunks}
     numbers |= places
     kernel, operands = causal_conv1d_split_heads, [x.contiguous(), weight.contiguous()]
     if is_step(x.shape[layout.index("W")], weight.shape[1], given.initial_states is not None, final, bool(places)):
@@ -115,23 +113,6 @@ def _shaped(y: torch.Tensor, shape: list[int]) -> torch.Tensor:
         return y
     found: torch.Tensor = torch.ops.aten._unsafe_view(y, shape)
     return found
-
-
-def _launch(
-    problem: ConvProblem,
-    operation: str,
-    wanted: Asked,
-    x: torch.Tensor,
-    filters: torch.Tensor,
-    tensors: dict[str, torch.Tensor],
-    numbers: dict[str, Any] | None = None,
-) -> Any:
-    """The kernel's result; filters: in the kernel's order; tensors, numbers: its other arguments, by name."""
-    images = (x if x.dim() > 3 else x.reshape(chunked_shape(problem, wanted.chunks))).contiguous()
-    named = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    lnc = cores()
-    arguments = dict(_arguments(problem, operation, wanted, lnc, effort())) | (numbers or {})
-    return launcher(operation, lnc)(images, filters.contiguous(), **named, **arguments)
 
 
 def cores() -> int:

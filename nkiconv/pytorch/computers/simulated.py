@@ -242,11 +242,9 @@ def causal_conv1d_split(given: SplitCall, chunks: str | None = None) -> list[tor
     """Parts, and states, of the kernel that a Neuron device would run; chunks: of x's channels."""
     rows, filters, added, before = map(_array, given[:4])
     layout, final = given.layout, given.return_final_states
-    places = {name: getattr(given, name) for name in ("cu_seqlens", "state_positions", "first_channel")}
-    places["chunks"] = chunks
+    places = given.places if chunks is None else {**given.places, "chunks": chunks}
     asked: dict[str, Any] = {"splits": given.splits, "activation": given.activation, "eps": given.eps, "layout": layout}
-    tokens, packed = rows.shape[layout.index("W")], any(one is not None for one in places.values())
-    if before is not None and is_step(tokens, filters.shape[1], True, final, packed):
+    if is_step(rows.shape[layout.index("W")], filters.shape[1], before is not None, final, bool(places)):
         return [from_numpy(one) for one in step_arrays(rows, before, filters, added, **asked)]
     found = split_arrays(rows, filters, added, **asked, **places, initial_state=before, return_final_state=final)
     return [from_numpy(one) for one in ((*found[0], *found[1:]) if isinstance(found[0], tuple) else found)]

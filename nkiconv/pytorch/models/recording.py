@@ -102,12 +102,7 @@ class Recording:
 
 
 def record(
-    model: torch.nn.Module,
-    inputs: Sequence[Any],
-    named: Mapping[str, Any],
-    *,
-    training: bool = False,
-    **options: bool,
+    model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any], *, training: bool = False, **options: bool
 ) -> Recording:
     """Convert a copy of a model to nkiconv and run it once, in eval mode and without gradients; with `training` also
     the gradients of its parameters that want one.

@@ -1,8 +1,7 @@
 """The tensor that an operator convolves, made of its arguments: frames in front of x, or x after a prologue.
 
-With v = x * x_scale + x_shift, h = x_activation(v) upsampled, g the sum of dL/dh over the copies of each pixel of x:
-
-    dL/dx = g act'(v) x_scale, dL/dx_scale = sum of g act'(v) x, dL/dx_shift = sum of g act'(v)
+With v = x * x_scale + x_shift, h = x_activation(v) upsampled, dh = act'(v) (dx x_scale + x dx_scale + dx_shift), also
+upsampled; dL/dx, dL/dx_scale and dL/dx_shift are torch's, through h computed again.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from ...activations import ACTIVATIONS
 from ..computers import host
+from . import autograd
 from .called import Called
 from .convolution import filter_like
 from .frames import joined
@@ -45,18 +45,11 @@ def gradients(called: Called, g: Tensor | None, needs: Sequence[bool]) -> Each:
         return g[:, :, planes:] if needs[0] else None, g[:, :, :planes] if needs[1] else None
     if not called.has_prologue:
         return g, *[None] * (len(needs) - 1)
-    x, (scale, shift) = called.x, called.scales
-    g, wide = _gathered(host.wide(g), called.asked.x_upsample), host.wide(x)
-    slope = _slope(called)
-    g = g if slope is None else g * slope
-    of_x = of_scale = of_shift = None
-    if needs[0]:
-        of_x = (g if scale is None else g * host.by_channel(scale, x)).to(x.dtype)
-    if needs[1] and scale is not None:
-        of_scale = _summed(g * wide, scale)
-    if needs[2] and shift is not None:
-        of_shift = _summed(g, shift)
-    return of_x, of_scale, of_shift
+
+    def again(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> tuple[Tensor]:
+        return (host.prologued(called.asked, x, (scale, shift)),)
+
+    return autograd.by_running_again(again, (called.x, *called.scales), (g,))
 
 
 def tangent(called: Called, tangents: Each) -> Tensor | None:
@@ -93,16 +86,3 @@ def _slope(called: Called) -> Tensor | None:
     own, argument = ACTIVATIONS[activation], host.prologue_argument(called.x, called.scales)
     slope: Tensor = own.slope(host.activate(argument, activation) if own.by_result else argument)
     return slope
-
-
-def _gathered(g: Tensor, times: int) -> Tensor:
-    """The sum over the pixels that are one of x."""
-    if times == 1:
-        return g
-    rows, columns = g.shape[2:]
-    return g.reshape(*g.shape[:2], rows // times, times, columns // times, times).sum((3, 5))
-
-
-def _summed(g: Tensor, numbers: Tensor) -> Tensor:
-    """The sum for each of the numbers, [C] or [N, C]."""
-    return g.sum([*range(2, g.dim())] if numbers.dim() == 2 else [0, *range(2, g.dim())])

@@ -93,9 +93,13 @@ def define(
         sharding.announce()
         return fake(*args)
 
-    signature = _signature(arguments, results)
-    run.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"return": results}
-    vars(run)["__signature__"] = signature
+    parameters = []  # from which torch infers the operator's schema
+    for argument, kind in arguments.items():
+        kind, default = kind if isinstance(kind, tuple) else (kind, inspect.Parameter.empty)
+        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(argument, either, default=default, annotation=kind))
+    run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": results}
+    vars(run)["__signature__"] = inspect.Signature(parameters, return_annotation=results)
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(run)
     operator.register_fake(made)
     autograd.register(name, derivatives)
@@ -106,14 +110,3 @@ def define(
     if transforms.by_images is not None:
         sharding.declare(name, transforms.by_images)
     return operator
-
-
-def _signature(arguments: Arguments, results: Any) -> inspect.Signature:
-    """Of an operator, from which torch infers its schema."""
-    parameters = []
-    for name, kind in arguments.items():
-        kind, default = kind if isinstance(kind, tuple) else (kind, inspect.Parameter.empty)
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
-        )
-    return inspect.Signature(parameters, return_annotation=results)

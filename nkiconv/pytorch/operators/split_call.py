@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -44,6 +44,12 @@ class SplitCall(NamedTuple):
     def num_states(self) -> int:
         """Rows that have states: images or sequences."""
         return self.x.shape[0] if self.cu_seqlens is None else len(self.cu_seqlens) - 1
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The kernel's arguments of sequences, positions and channels, as far as they are asked for."""
+        named = {name: getattr(self, name) for name in ("cu_seqlens", "state_positions", "first_channel")}
+        return {name: one for name, one in named.items() if one is not None}
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> SplitCall:
         """The same of other tensors."""
