@@ -39,6 +39,9 @@ class GatedDeltaConv(torch.nn.Module):
     Raises: GeometryError, LayoutError, UnsupportedError.
     """
 
+    bias: torch.nn.Parameter | None
+    __prepare_scriptable__ = refuse_script
+
     def __init__(
         self,
         splits: Sequence[Split],
@@ -66,7 +69,6 @@ class GatedDeltaConv(torch.nn.Module):
         channels = sum(heads * dim for heads, dim, _ in parts)
         self.weight = torch.nn.Parameter(torch.empty(channels, 1, kernel_size, device=device, dtype=dtype))
         empty = torch.nn.Parameter(torch.empty(channels, device=device, dtype=dtype)) if bias else None
-        self.bias: torch.nn.Parameter | None
         self.register_parameter("bias", empty)
         self.reset_parameters()
 
@@ -96,6 +98,3 @@ class GatedDeltaConv(torch.nn.Module):
         """Its arguments."""
         bias, named = self.bias is not None, f"activation={self.activation}, eps={self.eps}, layout={self.layout}"
         return f"{shown(self.splits)}, kernel_size={self.weight.shape[2]}, bias={bias}, {named}"
-
-
-GatedDeltaConv.__prepare_scriptable__ = refuse_script  # type: ignore[attr-defined]

@@ -90,9 +90,9 @@ def of_filters(monkeypatch):
     """Whose gradients by filters the kernels found, one name for each launch."""
     found, real = [], simulated.filters_gradient
 
-    def noted(asked, *args):
-        found.append(asked.name)
-        return real(asked, *args)
+    def noted(given):
+        found.append(given.asked.name)
+        return real(given)
 
     monkeypatch.setattr(simulated, "filters_gradient", noted)
     return found
@@ -146,9 +146,9 @@ def launched(simulate, monkeypatch):
     """How often kernels for convolutions, and for gradients by filters, with biases' and without, are launched."""
     found, convolve, gradient = Counter(), simulated.convolve, simulated.filters_gradient
 
-    def gradients(asked, x, g, size, dtype, bias):
-        found["filters and bias" if bias else "filters"] += 1
-        return gradient(asked, x, g, size, dtype, bias)
+    def gradients(given):
+        found["filters and bias" if given.bias else "filters"] += 1
+        return gradient(given)
 
     monkeypatch.setattr(simulated, "convolve", lambda *args: found.update(["convolution"]) or convolve(*args))
     monkeypatch.setattr(simulated, "filters_gradient", gradients)

@@ -26,10 +26,11 @@ from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
 from ...schedules.split import is_step
-from ..operators.called import Called
-from ..operators.convolution import Convolution, filter_like, is_empty
+from ..operators.called import Called, FilterCall
+from ..operators.convolution import filter_like, is_empty
 from ..operators.pixel_norm import both, numbers_of, tensors_of
 from ..operators.split_call import SplitCall
+from .host import Filters
 from .statistics import of_nothing
 
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
@@ -85,16 +86,14 @@ def causal_conv1d_split(given: SplitCall, chunks: str | None = None) -> tuple[to
     return tuple(found)
 
 
-def filters_gradient(
-    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def filters_gradient(given: FilterCall) -> Filters:
     """(dw, with `bias` db) by the kernel on the device of the tensors.
 
     The kernel returns fp32 sums: rounding would need a dtype of nki.language as an argument, which is no plain Python
     value.
     """
-    problem, lnc = asked.problem(x, filter_like(x, size, dtype)), cores()
-    problem = problem.toward("wgrad")
+    asked, x, g, size, dtype, bias = given
+    problem, lnc = asked.problem(x, filter_like(x, size, dtype)).toward("wgrad"), cores()
     operation = operation_of(problem).name
     arguments = dict(_arguments(problem, operation, Asked(bias=bias), lnc, effort()))
     found = launcher(operation, lnc)(

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from ..operators.called import Called
-from ..operators.convolution import Convolution
+from ..operators.called import Called, FilterCall
 from . import host, modes, statistics
 
 
@@ -23,18 +22,16 @@ def convolve(called: Called) -> Any:
     )
 
 
-def filters_gradient(
-    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def filters_gradient(given: FilterCall) -> host.Filters:
     """(dw of size and dtype, with `bias` db [K], fp32 or float64) of checked x and dL/dy, wherever they are."""
-    if x.shape[0] == 0:
-        return x.new_zeros(size, dtype=dtype), x.new_zeros(size[0], dtype=host.wide_dtype(x)) if bias else None
-    given = asked, x, g, size, dtype, bias
-    found: tuple[torch.Tensor, torch.Tensor | None] = modes.results(
-        x,
-        lambda: host.filters_gradient(*given),
-        lambda: modes.lazy("device").filters_gradient(*given),
-        lambda: modes.lazy("simulated").filters_gradient(*given),
-        lambda found: modes.lazy("simulated").compared_filters_gradient(*given, found),
+    if given.x.shape[0] == 0:
+        dw = given.x.new_zeros(given.size, dtype=given.dtype)
+        return dw, torch.zeros_like(given.empty_bias) if given.bias else None
+    found: host.Filters = modes.results(
+        given.x,
+        lambda: host.filters_gradient(given),
+        lambda: modes.lazy("device").filters_gradient(given),
+        lambda: modes.lazy("simulated").filters_gradient(given),
+        lambda found: modes.lazy("simulated").compared_filters_gradient(given, found),
     )
     return found

@@ -20,7 +20,7 @@ from ..operators.prologue import Scales
 from ..operators.tensor_kinds import memory_format
 
 if TYPE_CHECKING:
-    from ..operators.called import Called
+    from ..operators.called import Called, FilterCall
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {
@@ -35,6 +35,8 @@ _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 NATIVE: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
 if torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported():
     NATIVE = (*NATIVE, torch.bfloat16)
+#: dL/dw, and dL/dbias where it is wanted.
+Filters = tuple[torch.Tensor, "torch.Tensor | None"]
 #: Activations that may follow rounding: the result is the same.
 _AFTER_ROUNDING = (None, "relu")
 
@@ -99,10 +101,9 @@ def by_channel(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return numbers.reshape(*numbers.shape, *[1] * (x.dim() - 2))
 
 
-def filters_gradient(
-    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(dw of size and dtype, db [K] or None): torch's, summed in fp32, or float64 where x is. g: of y's shape."""
+def filters_gradient(given: FilterCall) -> Filters:
+    """(dw of size and dtype, db [K] or None): torch's, summed in fp32, or float64 where x is."""
+    asked, x, g, size, dtype, bias = given
     images, symmetric = padded(asked, wide(x))
     _, dw, db = torch.ops.aten.convolution_backward.default(
         wide(g),

@@ -21,7 +21,7 @@ from ...bounds import epilogue_bound, error_bound, prologue_bound, returned_stat
 from ...reference import ChannelNorm, abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from ...schedules.split import is_step
 from ..errors import ComparisonError
-from ..operators.called import Called
+from ..operators.called import Called, FilterCall
 from ..operators.convolution import Convolution, is_empty
 from ..operators.frames import joined, last_of
 from ..operators.pixel_norm import both, numbers_of, tensors_of
@@ -197,10 +197,9 @@ def _truth(called: Called, dtype: str) -> tuple[Any, Any]:
     return epilogue_ref(sums, *more, asked_norm), bound
 
 
-def filters_gradient(
-    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def filters_gradient(given: FilterCall) -> host.Filters:
     """(dw, with `bias` db) of the kernel that a Neuron device would run."""
+    asked, x, g, size, dtype, bias = given
     numbers = _numbers(asked, ("stride", "padding", "dilation"))
     more = {"groups": asked.groups, "bias_gradient": bias, "out_dtype": DTYPES[dtype]}
     found = _WEIGHT[asked.rank](to_numpy(x), size, to_numpy(g), **numbers, **more)
@@ -208,10 +207,7 @@ def filters_gradient(
     return from_numpy(dw), None if db is None else from_numpy(db)
 
 
-def compared_filters_gradient(
-    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool,
-    found: tuple[torch.Tensor, torch.Tensor | None],
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+def compared_filters_gradient(given: FilterCall, found: host.Filters) -> host.Filters:
     """torch's (dw, with `bias` db), if the kernel's, `found`, agree within the bounds.
 
     Each may be off by `bounds.error_bound`. torch multiplies the zeros of padding too, so that Inf gives NaN there.
@@ -220,12 +216,12 @@ def compared_filters_gradient(
 
     Raises ComparisonError, naming the layer.
     """
+    asked, x, g, size, *_ = given
     around = F.pad(x, [zeros for pair in reversed(asked.padding) for zeros in pair])
-    bare = dataclasses.replace(asked, padding=((0, 0),) * asked.rank)
-    expected = host.filters_gradient(bare, around, g, size, dtype, bias)
-    x64, g64 = around.double(), g.double()
-    truth = host.filters_gradient(bare, x64, g64, size, torch.float64, bias)
-    magnitude = host.filters_gradient(bare, x64.abs(), g64.abs(), size, torch.float64, bias)
+    bare = given._replace(asked=dataclasses.replace(asked, padding=((0, 0),) * asked.rank), x=around)
+    wide = bare._replace(x=around.double(), g=g.double(), dtype=torch.float64)
+    positive = wide._replace(x=wide.x.abs(), g=wide.g.abs())
+    expected, truth, magnitude = map(host.filters_gradient, (bare, wide, positive))
     terms = math.prod(g.shape) // g.shape[1]
     spreads = not (x.isfinite().all() and g.isfinite().all())
     for one, other, sums, total in zip(expected, found, truth, magnitude, strict=True):
@@ -233,8 +229,8 @@ def compared_filters_gradient(
             continue
         bound = error_bound(terms, to_numpy(total), to_numpy(sums), DTYPES[one.dtype])
         which = f"{asked.where}: filters' gradients of the kernel and of torch"
-        given = f"input {tuple(x.shape)} {DTYPES[x.dtype]}, filters {size}"
-        agreements.require_near(one, other, bound, which, given, spreads)
+        on = f"input {tuple(x.shape)} {DTYPES[x.dtype]}, filters {size}"
+        agreements.require_near(one, other, bound, which, on, spreads)
     return expected
 
 

@@ -6,7 +6,6 @@ compared with both modules in float64 before it is made.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from ...errors import NkiconvError, UnsupportedError
 from ..computers.host import activate
 from ..norm_act_modules import is_hooked
 from .follows import pairs
-from .norms import CLOSE, Affine, affine_of, channels_of, is_norm
+from .norms import CLOSE, Affine, affine_of, alone_of, channels_of, is_norm
 from .report import Fold
 from .ways import Copy
 
@@ -112,7 +111,7 @@ def _agrees(convolution: Any, norm: torch.nn.Module, affine: Affine, weight: Ten
     z, own = convolve(x, *filters, **how), [weight.double().cpu(), bias.double().cpu()]
     found = convolve(x, *own, **how)
     limit = convolve(x.abs(), *(one.abs() for one in own), **how) * 2 * (torch.finfo(weight.dtype).eps + CLOSE)
-    alone = copy.deepcopy(norm).cpu().double()
+    alone = alone_of(norm)
     expected = alone(z)
     if affine.activation is not None:
         found = activate(found, affine.activation)

@@ -23,7 +23,7 @@ from ..fused_module import operator_of, stored_filter
 from .classes import change_class, is_changed, ours
 from .follows import Region
 from .fusing import After, Ends, activation_of_norm, fused, hands_on, is_channel_norm, mark, norm_arguments
-from .norms import CLOSE
+from .norms import CLOSE, alone_of
 from .pending import Normed, Padding
 from .producers import are_hooked, is_of_channels, of_norms, only_user, quotient_after, sum_after
 from .report import Chain
@@ -223,7 +223,7 @@ def _reasons(model: torch.nn.Module, steps: _Steps, swapped: Sequence[str]) -> I
 
 def _agrees(norm: torch.nn.Module, steps: _Steps, convolution: Any) -> bool:
     """Whether the fused call equals the modules in sequence, in float64."""
-    alone = copy.deepcopy(norm).cpu().double()
+    alone = alone_of(norm)
     arguments = norm_arguments(alone)
     assert not isinstance(arguments, str)
 
@@ -253,7 +253,7 @@ def agrees(
 
     together: that call; takes the convolution as nkiconv's, x, and its epilogue.
     """
-    plain = copy.deepcopy(convolution).cpu().double()
+    plain = alone_of(convolution)
     own, most = copy.deepcopy(plain), copy.deepcopy(plain)
     change_class(own, ours)
     for one in most.parameters():

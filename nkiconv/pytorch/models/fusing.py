@@ -186,11 +186,9 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             or is_hooked(self)
             or is_autocast(x.device.type)
         )
-        return (
-            kind.forward(self, tensor_of(input))
-            if plain
-            else handed_on(Normed, self, input if shifted else x, activation_of_norm(self))
-        )
+        if plain:
+            return kind.forward(self, tensor_of(input))
+        return handed_on(Normed, self, input if shifted else x, activation_of_norm(self))
 
     def again(self: Any, input: Tensor) -> Tensor:
         """The result of forward, without moving running statistics again."""

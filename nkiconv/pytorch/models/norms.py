@@ -21,14 +21,10 @@ from ..computers.host import activate
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.
 CLOSE = 1e-5
 #: The norms that are known without a run, for parameters without data, by the number of axes of their images.
-KNOWN = {
-    1: (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm),
-    2: (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm),
-    3: (torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm),
-}
+KNOWN = {rank: (getattr(torch.nn, f"BatchNorm{rank}d"), torch.nn.SyncBatchNorm) for rank in (1, 2, 3)}
 
 
-def alone_of(module: torch.nn.Module, is_meta: bool) -> Any:
+def alone_of(module: torch.nn.Module, is_meta: bool = False) -> Any:
     """A copy of a module in float64 on the host, for a run by itself; without numbers where it has none."""
     return (copy.deepcopy(module).to_empty(device="cpu") if is_meta else copy.deepcopy(module).cpu()).double()
 
@@ -95,7 +91,7 @@ def _probed(module: torch.nn.Module, rank: int, scale: Tensor, shift: Tensor) ->
     z = wide * x + offset
     limit = CLOSE * (1 + (wide * x).abs() + offset.abs())
     try:
-        alone = copy.deepcopy(module).cpu().double()
+        alone = alone_of(module)
         y = alone(x.clone())
     except Exception as error:  # the module's own code may raise any exception
         return f"raises {type(error).__name__} on a probe in float64: {error}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +28,11 @@ from ...problem import ConvProblem
 from ...schedules.split import Split
 from .. import b2b, gated, pointwise
 from ..causal import split, states
+from ..causal.installation import Installation
 from ..causal.states import Call
+from ..operators import filter_gradients
 from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, read
 from ..operators.convolution import filter_like
-from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.gradients import GRADIENT
 from ..operators.split_call import NAME as SPLIT
 from ..operators.split_call import SplitCall
@@ -50,7 +52,7 @@ from .statistics_plan import KERNELS, Statistics, statistics_of
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
 FAKE, META, DATA = "fake tensors", "meta tensors", "data"
 #: Names of operators that are filter gradients.
-_WEIGHT_OPERATORS = frozenset(f"nkiconv::conv{rank}d_weight" for rank in OPERATORS)
+_WEIGHT_OPERATORS = frozenset(f"nkiconv::conv{rank}d_weight" for rank in filter_gradients.OPERATORS)
 #: Up to how many integers are computed with where a model runs on shapes alone.
 _FEW = 1 << 20
 
@@ -92,13 +94,20 @@ class Recording:
 
     report: Report
     ran_on: str  # one of FAKE, META, DATA
-    convolved: dict[Convolved, list[str]] = field(default_factory=dict)  # the layer of each call, in order
     order: list[tuple[str, Convolved]] = field(default_factory=list)  # (layer, what it runs) of all calls, in order
-    others: dict[Other, int] = field(default_factory=dict)  # calls
-    statistics: dict[Statistics, int] = field(default_factory=dict)  # calls
+    others: Counter[Other] = field(default_factory=Counter)  # calls
+    statistics: Counter[Statistics] = field(default_factory=Counter)  # calls
     called: set[str] = field(default_factory=set)  # names of modules
     share: Share = field(default_factory=Share)  # whose the arithmetic of the convolutions is
     because: str = ""  # its error on fake tensors, where it ran on data instead
+
+    @property
+    def convolved(self) -> dict[Convolved, list[str]]:
+        """The layers of all calls of each convolution, in order."""
+        found: dict[Convolved, list[str]] = {}
+        for layer, convolved in self.order:
+            found.setdefault(convolved, []).append(layer)
+        return found
 
 
 def record(
@@ -148,7 +157,7 @@ def _run(
     report = convert(copied(model).eval(), inplace=True, **options)
     found = Recording(report, kind)
     stack: list[str] = []
-    with ExitStack() as stacked:
+    with Installation() as stacked:
         stacked.enter_context(report.installation)
         stacked.enter_context(torch.set_grad_enabled(training))
         stacked.enter_context(_names(report.model, stack, found.called))
@@ -156,7 +165,8 @@ def _run(
             shapes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
             mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=shapes)
             stacked.enter_context(mode)
-            stacked.enter_context(_silenced("torch._subclasses.fake_tensor"))
+            # whose errors are reported by us
+            stacked.set(vars(logging.getLogger("torch._subclasses.fake_tensor")), "disabled", True)
             inputs = [_faked(mode, one) for one in inputs]
             named = {name: _faked(mode, one) for name, one in named.items()}
         parts = report.model.named_modules()
@@ -189,17 +199,6 @@ def _faked(mode: FakeTensorMode, one: Any) -> Any:
 
 def _is_whole(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
-
-
-@contextmanager
-def _silenced(name: str) -> Iterator[None]:
-    """Silence a logger whose errors are reported by us."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _raised(
@@ -298,17 +297,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(func, args, result, layer)
             self.found.share.add(func, args, result)
         elif (name := func.name().removeprefix("nkiconv::")) in KERNELS:
-            call = statistics_of(name, args)
-            self.found.statistics[call] = self.found.statistics.get(call, 0) + 1
+            self.found.statistics[statistics_of(name, args)] += 1
         return result
 
     def _note_gradient(self, func: Any, args: Any) -> None:
         is_weight = func.name().partition(".")[0] in _WEIGHT_OPERATORS
         if func.name().startswith("nkiconv::") and (is_weight or is_convolution(func)):
             name, convolved = _weight_gradient(args) if is_weight else _gradient(func, args)
-            layer = (name or "").removesuffix(GRADIENT)
-            self.found.convolved.setdefault(convolved, []).append(layer)
-            self.found.order.append((layer, convolved))
+            self.found.order.append(((name or "").removesuffix(GRADIENT), convolved))
 
     def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
         # of a chain that a sum or a norm ends, outside of its forward
@@ -325,12 +321,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(isinstance(extent, torch.SymInt) for shape in shapes for extent in shape):
             raise _UnknownShapeError(f"the shapes of {func.name()}, {shapes}, depend on numbers that are computed")
         if func.name().startswith("nkiconv::"):
-            convolved = _convolved(func, args)
-            self.found.convolved.setdefault(convolved, []).append(layer)
-            self.found.order.append((layer, convolved))
+            self.found.order.append((layer, _convolved(func, args)))
         else:
-            other = Other(layer, func.name(), tuple(shapes), flops_of(func, args, result))
-            self.found.others[other] = self.found.others.get(other, 0) + 1
+            self.found.others[Other(layer, func.name(), tuple(shapes), flops_of(func, args, result))] += 1
 
 
 def _is_of_numbers(func: Any, args: Any, named: Mapping[str, Any]) -> bool:
@@ -424,8 +417,7 @@ def _gradient(func: Any, args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
 
 def _weight_gradient(args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
     """The same of a filter gradient."""
-    x, _, *rest = args
-    asked, size, bias, dtype = weight_asked(len(rest[1]), rest)
+    asked, x, _, size, dtype, bias = filter_gradients.read(*args)
     problem = asked.problem(x, filter_like(x, size, x.dtype)).toward("wgrad")
     of_gradient = Asked(bias=bias, out_dtype=DTYPES[dtype])
     return asked.layer, Convolved(operation_of(problem).name, problem, of_gradient, "wgrad")

@@ -6,7 +6,6 @@ of classes prove nothing.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..causal.installation import Installation
 from ..computers import modes
 from ..norm_act_modules import is_hooked
 from .classes import change_class, is_changed, ours
-from .norms import CLOSE
+from .norms import CLOSE, alone_of
 from .report import RowBlock
 from .rows import CALLS, Fusing, fuses_rows, takes_glu
 from .ways import Copy
@@ -70,7 +69,7 @@ def _proved(name: str, module: torch.nn.Module, causal_conv1d: bool, copied: Cop
     """The RowBlock of a module: its fused calls if they equal its modules, or the reason against them."""
     is_meta = any(one.is_meta for one in module.parameters())
     try:
-        alone = copied(module) if is_meta else copy.deepcopy(module).cpu().double()
+        alone = copied(module) if is_meta else alone_of(module)
     except Exception as error:  # of what a module holds
         return RowBlock(name, reason=f"cannot be copied ({type(error).__name__}: {error})")
     for part in alone.modules():

@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from torch.nn.modules.conv import _ConvNd
 
 from ...errors import UnsupportedError
+from ..causal.installation import Installation
 from .norms import is_norm
 
 Copy = Callable[[torch.nn.Module], torch.nn.Module]
@@ -155,20 +156,14 @@ def _asked(module: torch.nn.Module, tracer: _Tracer) -> Iterator[None]:
 
     functions = [inspect.unwrap(type(part).forward) for part in module.modules()]
     files = {one.__module__: one.__globals__ for one in functions if inspect.isfunction(one)}
-    changed = []
-    for name, file in files.items():
-        if not name.startswith("torch."):
-            source = _source(name)
-            ours = {"isinstance": ask, "int": whole} if source and _only_calls_int(source) else {"isinstance": ask}
-            changed.append((file, {key: one for key, one in ours.items() if key not in file}))
-    for file, ours in changed:
-        file.update(ours)
-    try:
+    with Installation() as changed:
+        for name, file in files.items():
+            if not name.startswith("torch."):
+                source = _source(name)
+                ours = {"isinstance": ask, "int": whole} if source and _only_calls_int(source) else {"isinstance": ask}
+                for key in ours.keys() - file.keys():
+                    changed.set(file, key, ours[key])
         yield
-    finally:
-        for file, ours in changed:
-            for key in ours:
-                del file[key]
 
 
 def _source(name: str) -> str:

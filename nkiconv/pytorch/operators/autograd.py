@@ -114,44 +114,30 @@ def by_running_again(
 ) -> list[torch.Tensor | None]:
     """Gradients of the saved arguments that need them, from gradients of results, by torch's autograd through
     `results`, which computes the results from the arguments by differentiable operations."""
-    alive = unwrap_dead_wrappers(tuple(saved))
-    if any(one is not other for one, other in zip(alive, saved, strict=True)):
-        return _after_transform(results, alive, [one is not None and one.requires_grad for one in saved], gradients)
-    twice = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # aliases: a gradient may depend on an argument; what reaches the argument through it must not count here too
-        given: list[Any] = [one if one is None else one.view_as(one) for one in saved]
-        pairs = [
-            (y, of) for y, of in zip(results(*given), gradients, strict=True) if of is not None and y.requires_grad
-        ]
-        wanted = [i for i, one in enumerate(given) if one is not None and one.requires_grad]
-        of_wanted: Sequence[torch.Tensor | None] = (None,) * len(wanted)
-        if pairs and wanted:
-            outputs, of_outputs = zip(*pairs, strict=True)
-            inputs = [given[i] for i in wanted]
-            of_wanted = torch.autograd.grad(outputs, inputs, of_outputs, create_graph=twice, allow_unused=True)
-    each = dict(zip(wanted, of_wanted, strict=True))
-    return [each.get(i) for i in range(len(given))]
+    wanted = [i for i, one in enumerate(saved) if one is not None and one.requires_grad]
+    alive, of_results = unwrap_dead_wrappers(tuple(saved)), [one for one in gradients if one is not None]
 
-
-def _after_transform(
-    results: Callable[..., Sequence[torch.Tensor]],
-    saved: Sequence[Any],
-    needs: Sequence[bool],
-    gradients: Sequence[torch.Tensor | None],
-) -> list[torch.Tensor | None]:
-    """`by_running_again` after the transform that saved the arguments has ended, as of torch.func.vjp: no graph begins
-    at them any more, so that a transform of its own tracks those that need gradients."""
-    wanted, of_results = [i for i, one in enumerate(needs) if one], [one for one in gradients if one is not None]
-
-    def tracked(*some: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = list(saved)
+    def again(*some: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The results that have gradients, with others in the place of the wanted arguments."""
+        given = list(alive)
         for i, one in zip(wanted, some, strict=True):
             given[i] = one
         return tuple(y for y, of in zip(results(*given), gradients, strict=True) if of is not None)
 
-    pull = torch.func.vjp(tracked, *(saved[i] for i in wanted))[1]
-    each = dict(zip(wanted, pull(tuple(of_results)), strict=True))
+    found: Sequence[torch.Tensor | None] = (None,) * len(wanted)
+    if any(one is not other for one, other in zip(alive, saved, strict=True)):
+        # the transform that saved them has ended, as of torch.func.vjp: no graph begins at them, so another tracks them
+        found = torch.func.vjp(again, *(alive[i] for i in wanted))[1](tuple(of_results))
+    else:
+        twice = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # aliases: a gradient may depend on an argument; what reaches that through it must not count here too
+            inputs = [alive[i].view_as(alive[i]) for i in wanted]
+            pairs = [(y, of) for y, of in zip(again(*inputs), of_results, strict=True) if y.requires_grad]
+            if pairs and wanted:
+                outputs, of_outputs = zip(*pairs, strict=True)
+                found = torch.autograd.grad(outputs, inputs, of_outputs, create_graph=twice, allow_unused=True)
+    each = dict(zip(wanted, found, strict=True))
     return [each.get(i) for i in range(len(saved))]
 
 

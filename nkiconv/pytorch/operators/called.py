@@ -1,4 +1,5 @@
-"""One call of a convolution operator: its tensors, their checks, and the planner's request."""
+"""One call of a convolution operator, or of one for its filters' gradients: tensors, their checks, and what the planner
+is asked for."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from ... import norms, rules
 from ...errors import refused
 from ...problem import HBM_BYTES, ConvProblem
 from ...rules import in_words_of
+from ..computers import host
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 from . import frames as front
 from . import pixel_norm, prologue
-from .convolution import AXES, FAR, Convolution
+from .convolution import AXES, FAR, Convolution, filter_like
 from .filters import packed_shape
-from .tensor_kinds import are_positive, float64_violations, memory_format, tensor_violations
+from .tensor_kinds import are_positive, beside_violations, float64_violations, memory_format, tensor_violations
 
 if TYPE_CHECKING:
     from ...planner.request import Asked
@@ -229,3 +231,36 @@ class Called(NamedTuple):
         yield from refused(DtypeError, rules.same("packed", "dtype", packed.dtype, "weight", w.dtype))
         wanted = packed_shape(w.shape, w.element_size())
         yield from refused(GeometryError, rules.shape("packed", packed.shape, wanted, "pack_filter(weight)'s"))
+
+
+class FilterCall(NamedTuple):
+    """A call of an operator for gradients by filters: a convolution, x and dL/dy, and the size and dtype of dL/dw.
+
+    bias: whether dL/dbias is wanted too.
+    """
+
+    asked: Convolution
+    x: Tensor
+    g: Tensor
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    bias: bool
+
+    @property
+    def empty_bias(self) -> Tensor:
+        """dL/dbias without values; of no elements unless it is wanted."""
+        return self.x.new_empty(self.size[0] if self.bias else 0, dtype=host.wide_dtype(self.x))
+
+    def check(self) -> None:
+        """Refuse tensors that do not fit together, naming all violated rules."""
+        asked, x, g, size, dtype, _ = self
+        errors: list[NkiconvError] = [*tensor_violations("input", x), *tensor_violations("grad", g)]
+        if len(size) != asked.rank + 2 or not are_positive(size):
+            errors.append(GeometryError(f"size={size}: must be {asked.rank + 2} ints of at least 1; pass the filter's"))
+        asked.refuse(errors)
+        # sums are fp32, so an fp32 gradient may belong to a filter of any dtype
+        like = filter_like(x, size, x.dtype if dtype == torch.float32 else dtype)
+        Called(asked, x, like).check()
+        errors += beside_violations("grad", g, x)
+        errors += refused(GeometryError, rules.shape("grad", g.shape, asked.shape(x, like), "y's"))
+        asked.refuse(errors)

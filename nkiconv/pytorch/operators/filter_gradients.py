@@ -19,16 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import conv_flop_count
 
-from ... import rules
-from ...errors import refused
 from ..computers import dispatch, host
-from ..errors import GeometryError, NkiconvError
 from . import autograd, gradients, sharding
-from .called import Called
+from .called import Called, FilterCall
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
 from .registrar import Arguments, Transforms, define
-from .tensor_kinds import are_positive, beside_violations, tensor_violations
 
 _ARGUMENTS: Arguments = {
     "input": Tensor,
@@ -63,14 +59,13 @@ def of_filters(
         return of_w, gradients.of_bias(of_z) if bias else None
     if spread:  # and strides, which no function of ours has: torch puts the zeros between, and the kernel meets them
         x, asked = host.spread(x, asked.lhs_dilation), dataclasses.replace(asked, lhs_dilation=(1,) * asked.rank)
-    of_w, of_bias = _call(asked, x, of_z, w.shape, w.dtype, bias)
+    of_w, of_bias = _call(FilterCall(asked, x, of_z, w.shape, w.dtype, bias))
     return of_w, of_bias if bias else None
 
 
-def _call(
-    asked: Convolution, x: Tensor, g: Tensor, size: Sequence[int], dtype: torch.dtype, bias: bool
-) -> tuple[Tensor, Tensor]:
+def _call(given: FilterCall) -> tuple[Tensor, Tensor]:
     """(dw, db) by the operator of so many axes."""
+    asked, x, g, size, dtype, bias = given
     operator = getattr(torch.ops.nkiconv, f"conv{asked.rank}d_weight").default
     padding = [zeros for pair in asked.padding for zeros in pair]
     numbers = list(asked.stride), padding, list(asked.dilation), asked.groups
@@ -78,81 +73,71 @@ def _call(
     return dw, db
 
 
-def weight_asked(rank: int, rest: Sequence[Any]) -> tuple[Convolution, tuple[int, ...], bool, torch.dtype]:
-    """(the convolution, size, bias, dtype) of an operator's arguments after its tensors."""
+def read(x: Tensor, g: Tensor, *rest: Any) -> FilterCall:
+    """The call of an operator with these arguments."""
     size, stride, padding, dilation, groups, bias, dtype, layer = rest
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    name = f"conv{rank}d"
-    asked = Convolution(name, tuple(stride), pairs, tuple(dilation), (1,) * rank, groups, layer=layer)
-    return asked, tuple(size), bias, dtype
+    rank, pairs = len(stride), tuple(zip(padding[::2], padding[1::2], strict=True))
+    asked = Convolution(f"conv{rank}d", tuple(stride), pairs, tuple(dilation), (1,) * rank, groups, layer=layer)
+    return FilterCall(asked, x, g, tuple(size), dtype, bias)
 
 
-def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Refuse tensors that do not fit together, naming all violated rules."""
-    errors: list[NkiconvError] = [*tensor_violations("input", x), *tensor_violations("grad", g)]
-    if len(size) != asked.rank + 2 or not are_positive(size):
-        errors.append(GeometryError(f"size={size}: must be {asked.rank + 2} ints of at least 1; pass the filter's"))
-    asked.refuse(errors)
-    # sums are fp32, so an fp32 gradient may belong to a filter of any dtype
-    like = filter_like(x, size, x.dtype if dtype == torch.float32 else dtype)
-    Called(asked, x, like).check()
-    errors += beside_violations("grad", g, x)
-    errors += refused(GeometryError, rules.shape("grad", g.shape, asked.shape(x, like), "y's"))
-    asked.refuse(errors)
+def _forward(*args: Any) -> tuple[Tensor, Tensor]:
+    given = read(*args)
+    given.check()
+    dw, db = dispatch.filters_gradient(given)
+    return dw, given.empty_bias if db is None else db
 
 
-def _define(rank: int) -> Any:
-    """Register the operator of so many axes."""
+def _fake(*args: Any) -> tuple[Tensor, Tensor]:
+    given = read(*args)
+    given.check()
+    return given.x.new_empty(given.size, dtype=given.dtype), given.empty_bias
 
-    def forward(input: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        asked, size, bias, dtype = weight_asked(rank, rest)
-        _check(asked, input, grad, size, dtype)
-        dw, db = dispatch.filters_gradient(asked, input, grad, size, dtype, bias)
-        return dw, input.new_empty(0, dtype=host.wide_dtype(input)) if db is None else db
 
-    def fake(input: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        asked, size, bias, dtype = weight_asked(rank, rest)
-        _check(asked, input, grad, size, dtype)
-        db = input.new_empty(size[0] if bias else 0, dtype=host.wide_dtype(input))
-        return input.new_empty(size, dtype=dtype), db
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.rest = inputs[2:]
+    autograd.save(ctx, *inputs[:2])
 
-    def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.asked, ctx.size, ctx.bias, ctx.dtype = weight_asked(rank, inputs[2:])
-        autograd.save(ctx, *inputs[:2])
 
-    def backward(ctx: Any, v: Tensor | None, u: Tensor | None) -> Sequence[Any]:
-        x, g = ctx.saved_tensors
-        asked, u = ctx.asked, u if ctx.bias else None
-        of_x = of_g = None
-        v = None if v is None else v.to(x.dtype)
-        if v is not None and ctx.needs_input_grad[1]:
-            back, filters = gradients.of_input(asked, x.shape[2:], v)
-            of_x = call(Called(back, g, filters))
-        if ctx.needs_input_grad[2]:
-            if v is not None:
-                of_g = call(Called(asked, x, v, u))
-            elif u is not None:
-                of_g = u.to(g.dtype).reshape(-1, *[1] * rank).expand(g.shape)
-        return of_x, of_g
+def _backward(ctx: Any, v: Tensor | None, u: Tensor | None) -> Sequence[Any]:
+    asked, x, g, *_, bias = read(*ctx.saved_tensors, *ctx.rest)
+    u = u if bias else None
+    of_x = of_g = None
+    v = None if v is None else v.to(x.dtype)
+    if v is not None and ctx.needs_input_grad[1]:
+        back, filters = gradients.of_input(asked, x.shape[2:], v)
+        of_x = call(Called(back, g, filters))
+    if ctx.needs_input_grad[2]:
+        if v is not None:
+            of_g = call(Called(asked, x, v, u))
+        elif u is not None:
+            of_g = u.to(g.dtype).reshape(-1, *[1] * asked.rank).expand(g.shape)
+    return of_x, of_g
 
-    def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        x, g = saved
-        dx, dg = tangents[:2]
-        numbers = ctx.size, ctx.dtype
-        if dg is None:
-            of_w, _ = _call(ctx.asked, dx, g, *numbers, False)
-            return of_w, x.new_zeros(ctx.size[0] if ctx.bias else 0, dtype=host.wide_dtype(x))
-        of_w, of_bias = _call(ctx.asked, x, dg, *numbers, ctx.bias)
-        return of_w if dx is None else of_w + _call(ctx.asked, dx, g, *numbers, False)[0], of_bias
 
-    def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        size, (of_x, of_g) = info.batch_size, in_dims[:2]
-        x, g = args[0] if of_x is None else args[0].movedim(of_x, 0), with_batch(args[1], of_g, size)
-        return _batched(weight_asked(rank, args[2:]), size, x, of_x is not None, g), (0, 0)
+def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    given, (dx, dg) = read(*saved, *ctx.rest), tangents[:2]
+    if dg is None:
+        return _call(given._replace(x=dx, bias=False))[0], torch.zeros_like(given.empty_bias)
+    of_w, of_bias = _call(given._replace(g=dg))
+    return of_w if dx is None else of_w + _call(given._replace(x=dx, bias=False))[0], of_bias
 
-    derivatives = autograd.Derivatives(remember, backward, forward_mode)
-    rules = Transforms(batched, flops, lambda *_: ((0, 1), [sharding.SUMMAND] * 2))
-    return define(f"conv{rank}d_weight", _ARGUMENTS, tuple[Tensor, Tensor], forward, fake, derivatives, rules)
+
+def _batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """((dw, db), their batch axes): batches are more groups where x has them, and else more output channels of each."""
+    (asked, x, g, size, dtype, bias), (of_x, of_g), count = read(*args), in_dims[:2], info.batch_size
+    g, order = with_batch(g, of_g, count), (count, asked.groups, size[0] // asked.groups)
+    if of_x is None:
+        order = (asked.groups, count, order[2])
+        g = g.reshape(*g.shape[:2], asked.groups, order[2], *g.shape[3:]).movedim(0, 2).flatten(1, 3)
+    else:
+        x, g = (one.transpose(0, 1).flatten(1, 2) for one in (x.movedim(of_x, 0), g))
+        asked = dataclasses.replace(asked, groups=asked.groups * count)
+    dw, db = _call(FilterCall(asked, x, g, (count * size[0], *size[1:]), dtype, bias))
+    dw, db = dw.reshape(*order, *size[1:]), db.reshape(order if bias else (*order[:2], 0))
+    if of_x is None:
+        dw, db = dw.transpose(0, 1), db.transpose(0, 1)
+    return (dw.flatten(1, 2), db.flatten(1, 2)), (0, 0)
 
 
 def flops(x: Sequence[int], g: Sequence[int], size: Sequence[int], *_: Any, out_shape: Any = None) -> int:
@@ -161,24 +146,9 @@ def flops(x: Sequence[int], g: Sequence[int], size: Sequence[int], *_: Any, out_
     return conv_flop_count(of_x, of_g, of_size)
 
 
-def _batched(
-    numbers: tuple[Convolution, tuple[int, ...], bool, torch.dtype], count: int, x: Tensor, several: bool, g: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(dw, db) of so many batches, the first axis of g, and of x where it has `several`; they are more groups then,
-    and else more output channels of each."""
-    asked, size, bias, dtype = numbers
-    order = (count, asked.groups, size[0] // asked.groups)
-    if several:
-        x, g = x.transpose(0, 1).flatten(1, 2), g.transpose(0, 1).flatten(1, 2)
-        asked = dataclasses.replace(asked, groups=asked.groups * count)
-    else:
-        order = (asked.groups, count, order[2])
-        g = g.reshape(*g.shape[:2], asked.groups, order[2], *g.shape[3:]).movedim(0, 2).flatten(1, 3)
-    dw, db = _call(asked, x, g, (count * size[0], *size[1:]), dtype, bias)
-    dw, db = dw.reshape(*order, *size[1:]), db.reshape(order if bias else (*order[:2], 0))
-    if not several:
-        dw, db = dw.transpose(0, 1), db.transpose(0, 1)
-    return dw.flatten(1, 2), db.flatten(1, 2)
-
-
-OPERATORS = {rank: _define(rank) for rank in (1, 2, 3)}
+_DERIVATIVES = autograd.Derivatives(_remember, _backward, _forward_mode)
+_TRANSFORMS = Transforms(_batched, flops, lambda *_: ((0, 1), [sharding.SUMMAND] * 2))
+OPERATORS = {
+    rank: define(f"conv{rank}d_weight", _ARGUMENTS, tuple[Tensor, Tensor], _forward, _fake, _DERIVATIVES, _TRANSFORMS)
+    for rank in (1, 2, 3)
+}

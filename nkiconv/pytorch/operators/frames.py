@@ -30,12 +30,13 @@ def violations(x: Tensor, frames: Tensor | None) -> Iterator[NkiconvError]:
         return
     errors = list(tensor_violations("initial_frames", frames))
     yield from errors
-    if errors or x.dim() != frames.dim() or x.dim() != 5 or x.shape[2] < 1:
-        if not errors:
-            yield GeometryError(
-                f"initial_frames.shape={tuple(frames.shape)}: input.shape={tuple(x.shape)} has other axes; pass "
-                f"[N, C, planes, H, W] for both"
-            )
+    if errors:
+        return
+    if x.dim() != frames.dim() or x.dim() != 5 or x.shape[2] < 1:
+        yield GeometryError(
+            f"initial_frames.shape={tuple(frames.shape)}: input.shape={tuple(x.shape)} has other axes; pass [N, C, "
+            f"planes, H, W] for both"
+        )
         return
     yield from refused(GeometryError, rules.frames(frames.shape, x.shape, 2, least=1, x="input"))
     yield from beside_violations("initial_frames", frames, x)
