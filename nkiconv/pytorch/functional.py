@@ -201,73 +201,54 @@ def conv3d(
     return y, last(input, frames, return_final_frames, window), *stats
 
 
-@unscripted
-def depthwise_conv1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    *,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-    residual_position: str = "pre_activation",
-    layer: str | None = None,
-    strict_nonfinite: bool | None = None,
-) -> Tensor:
-    """`conv1d` with as many groups as channels.
+def _depthwise(rank: int, weight: str, numbers: str, y: str) -> Callable[..., Tensor]:
+    """`depthwise_conv1d` or `depthwise_conv2d`; the others: words of its docstring."""
+    name = f"depthwise_conv{rank}d"
+
+    @unscripted
+    def depthwise_conv(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: str | int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        *,
+        activation: str | None = None,
+        residual: Tensor | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+        strict_nonfinite: bool | None = None,
+    ) -> Tensor:
+        more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
+        groups = _groups(input, weight, rank)
+        if rank == 1 and _has_rank3(weight) and weight.shape[0] != groups:
+            raise GeometryError(
+                f"weight.shape={tuple(weight.shape)}: must be [C, 1, S] for C={groups} channels of input; use conv1d "
+                f"with groups for several filters a channel"
+            )
+        y: Tensor = convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more)
+        return y
+
+    depthwise_conv.__name__ = depthwise_conv.__qualname__ = name
+    depthwise_conv.__doc__ = f"""`conv{rank}d` with as many groups as channels.
 
     Args:
-        weight: [C, 1, S].
-        The rest: as in `conv1d`.
+        weight: {weight}.
+        The rest: as in `conv1d`{numbers}.
 
-    Returns: [N, C, Q] or [C, Q] of input's dtype.
+    Returns: {y} of input's dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
-    groups = _groups(input, weight, 1)
-    if _has_rank3(weight) and weight.shape[0] != groups:
-        raise GeometryError(
-            f"weight.shape={tuple(weight.shape)}: must be [C, 1, S] for C={groups} channels of input; use conv1d with "
-            f"groups for several filters a channel"
-        )
-    y: Tensor = convolve("depthwise_conv1d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
-    return y
+    return depthwise_conv
 
 
-@unscripted
-def depthwise_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    *,
-    activation: str | None = None,
-    residual: Tensor | None = None,
-    residual_position: str = "pre_activation",
-    layer: str | None = None,
-    strict_nonfinite: bool | None = None,
-) -> Tensor:
-    """`conv2d` with as many groups as channels.
-
-    Args:
-        weight: [C * multiplier, 1, R, S].
-        The rest: as in `conv1d`, an int for both axes or one for each.
-
-    Returns: [N, C * multiplier, P, Q] or [C * multiplier, P, Q] of input's dtype.
-
-    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
-    """
-    more = Fused(activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
-    groups = _groups(input, weight, 2)
-    y: Tensor = convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
-    return y
-
-
+depthwise_conv1d = _depthwise(1, "[C, 1, S]", "", "[N, C, Q] or [C, Q]")
+depthwise_conv2d = _depthwise(
+    2, "[C * multiplier, 1, R, S]", ", an int for both axes or one for each",
+    "[N, C * multiplier, P, Q] or [C * multiplier, P, Q]",
+)  # fmt: skip
 #: Convolutions by the axes of their images.
 BY_RANK: dict[int, Callable[..., Any]] = {1: conv1d, 2: conv2d, 3: conv3d}
 

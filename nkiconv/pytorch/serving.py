@@ -162,8 +162,7 @@ def causal_conv1d_update(
         return torch.zeros_like(x, memory_format=torch.contiguous_format)
     size = weight.shape[1] - 1
     steps = x.unsqueeze(-1) if x.dim() == 2 and query_start_loc is None else x
-    count = None if query_start_loc is not None else steps.shape[0]
-    slots = cache.Slots(conv_state, query_start_loc, conv_state_indices, pad_slot_id, initial_state_idx, count)
+    slots = cache.Slots(conv_state, query_start_loc, conv_state_indices, pad_slot_id, initial_state_idx, steps.shape[0])
     if query_start_loc is not None:
         steps = slots.padded(x, longest)
     kept = None if num_accepted_tokens is None else num_accepted_tokens.to(x.device).long() - 1

@@ -6,6 +6,8 @@ with its own values.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,20 +27,17 @@ class Slots:
         indices: Tensor | None,
         pad_slot_id: int | None,
         initial: Tensor | None = None,
-        count: int | None = None,
+        count: int = 0,
     ) -> None:
         """Take the arguments of a call; initial: the block of each sequence that is read; count: sequences, where there
         are no starts."""
         device = states.device
         self.held = states
-        self.starts = None if starts is None else starts.to(device).long()
-        if self.starts is not None:
-            count = self.starts.shape[0] - 1
-        assert count is not None
-        self.count = count
-        given = torch.arange(count, device=device) if indices is None else indices.to(device).long()
-        self.table = given.reshape(count, -1)
-        self.idle = torch.zeros(count, dtype=torch.bool, device=device)
+        self.starts: Any = None if starts is None else starts.to(device).long()
+        self.count = count if starts is None else starts.shape[0] - 1
+        given = torch.arange(self.count, device=device) if indices is None else indices.to(device).long()
+        self.table = given.reshape(self.count, -1)
+        self.idle = torch.zeros(self.count, dtype=torch.bool, device=device)
         self._initial = initial
         if pad_slot_id is not None and indices is not None:
             self.idle = self.rows(initial) == pad_slot_id
@@ -48,12 +47,11 @@ class Slots:
     @property
     def lengths(self) -> Tensor:
         """[sequences]: tokens of each."""
-        assert self.starts is not None
-        return self.starts[1:] - self.starts[:-1]
+        found: Tensor = self.starts[1:] - self.starts[:-1]
+        return found
 
     def sequence_of(self, tokens: int) -> Tensor:
         """[tokens]: the sequence of each, as many as there are for one of none."""
-        assert self.starts is not None
         numbers = torch.arange(tokens, device=self.held.device)
         return torch.searchsorted(self.starts[1:].contiguous(), numbers, right=True)
 
@@ -81,7 +79,6 @@ class Slots:
 
     def padded(self, x: Tensor, longest: int) -> Tensor:
         """[sequences, C, longest] of tokens [tokens, C], zeros after each sequence."""
-        assert self.starts is not None
         steps = torch.arange(longest, device=x.device)
         tokens = (self.starts[:-1, None] + steps).clamp(max=x.shape[0] - 1)
         own = steps < self.lengths[:, None]
@@ -89,7 +86,6 @@ class Slots:
 
     def unpadded(self, y: Tensor, tokens: int) -> Tensor:
         """[tokens, C] of y [sequences, C, longest], zeros for tokens of no sequence."""
-        assert self.starts is not None
         none = self.sequence_of(tokens) == self.count
         sequence = self.sequence_of(tokens).clamp(max=self.count - 1)
         steps = torch.arange(tokens, device=y.device) - self.starts[:-1][sequence]
@@ -129,7 +125,6 @@ class Slots:
 
     def states_at(self, positions: Tensor, x: Tensor, before: Tensor) -> Tensor:
         """[sequences, blocks, C, size]: the inputs before so many tokens of x [C, tokens], of `before` in front."""
-        assert self.starts is not None
         size = before.shape[2]
         columns = positions[..., None] + torch.arange(-size, 0, device=x.device)
         tokens = (self.starts[:-1, None, None] + columns).clamp(0, max(0, x.shape[1] - 1))

@@ -21,7 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from ..computers import modes
 from ..fused_module import operator_of, stored_filter
 from .classes import change_class, is_changed, ours
-from .follows import Region
+from .follows import Region, module_of
 from .fusing import After, Ends, activation_of_norm, fused, hands_on, is_channel_norm, mark, norm_arguments
 from .norms import CLOSE, alone_of
 from .pending import Normed, Padding
@@ -111,16 +111,13 @@ def _unseen(name: str, norm: torch.nn.Module, unproved: Mapping[str, str]) -> st
 def _of_region(region: Region) -> Iterator[tuple[str, _Steps | str]]:
     """(norm, the steps after it or the reason against a chain) of each call in a region's graphs."""
     prefix = region.prefix
-    for graph in region.graphs:
-        for node in graph.nodes:
-            if node.op == "call_module" and is_channel_norm(region.kinds[str(node.target)]):
-                found = _steps(node, region.kinds)
-                if isinstance(found, str):
-                    yield f"{prefix}{node.target}", found
-                else:
-                    between = tuple(prefix + one for one in found.between)
-                    own = found._replace(norm=prefix + found.norm, between=between)
-                    yield own.norm, own._replace(convolution=prefix + own.convolution)
+    for node in region.nodes:
+        if is_channel_norm(module_of(node, region.kinds)):
+            name, found = f"{prefix}{node.target}", _steps(node, region.kinds)
+            if not isinstance(found, str):
+                between = tuple(prefix + one for one in found.between)
+                found = found._replace(norm=name, between=between, convolution=prefix + found.convolution)
+            yield name, found
 
 
 def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
@@ -129,7 +126,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
         return _NOT_ALONE
     between, value, node = list[str](), _of_nothing(activation_of_norm(kinds[str(norm.target)])), norm
     while (after := only_user(node)) is not None and _next(node) is after:
-        one = kinds[str(after.target)] if after.op == "call_module" else None
+        one = module_of(after, kinds)
         if isinstance(one, _ConvNd):
             if len(after.args) > 1 or after.kwargs:
                 return _NOT_ALONE
@@ -150,8 +147,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
 
 def activation_at(node: fx.Node, before: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> str | None:
     """nkiconv's name of a node's activation, or None; the node is the only user of `before`."""
-    module = kinds[str(node.target)] if node.op == "call_module" else None
-    value = _stepped(_of_nothing(), before, node, module)
+    value = _stepped(_of_nothing(), before, node, module_of(node, kinds))
     return value.activation if isinstance(value, Normed) else None
 
 

@@ -24,7 +24,7 @@ from ..computers.modes import is_autocast
 from ..fused_module import stored_filter
 from .chains import agrees
 from .classes import change_class, define
-from .follows import Region
+from .follows import Region, module_of
 from .fusing import doubled, ends_of, mark
 from .pending import Upsampled, handed_on, tensor_of
 from .producers import are_hooked, nothing_changes, only_user
@@ -55,12 +55,11 @@ def find(
     """
     found: dict[str, set[tuple[str | None, str]]] = {}
     for region in (*regions, *_by_default(model, unproved, copied)):
-        for graph in region.graphs:
-            for node in graph.nodes:
-                owner = _owner(node, region.kinds)
-                if owner is not None:
-                    ways = found.setdefault(region.prefix + owner if owner else region.prefix[:-1], set())
-                    ways.add(_read_by(node, region))
+        for node in region.nodes:
+            owner = _owner(node, region.kinds)
+            if owner is not None:
+                ways = found.setdefault(region.prefix + owner if owner else region.prefix[:-1], set())
+                ways.add(_read_by(node, region))
     return tuple(_doubling(model, name, ways, taken, polyphase) for name, ways in found.items())
 
 
@@ -81,8 +80,7 @@ def _by_default(model: torch.nn.Module, names: Iterable[str], copied: Copy) -> I
 
 def _owner(node: fx.Node, kinds: Kinds) -> str | None:
     """The name, in the region, of the module whose forward upsamples by 2 in a node; None for other nodes."""
-    if node.op == "call_module":
-        one = kinds[str(node.target)]
+    if (one := module_of(node, kinds)) is not None:
         is_one = type(one) in (torch.nn.Upsample, torch.nn.UpsamplingNearest2d)
         return str(node.target) if is_one and doubles_by(None, vars(one)) else None
     if node.op != "call_function" or node.target is not F.interpolate:
@@ -109,7 +107,7 @@ def _read_by(node: fx.Node, region: Region) -> tuple[str | None, str]:
         if user.args[0] is not last:
             break
         last = user
-    if user is None or user.op != "call_module" or not isinstance(kinds[str(user.target)], _ConvNd):
+    if user is None or not isinstance(module_of(user, kinds), _ConvNd):
         return None, "is not followed by one convolution that alone sees its result"
     name = f"{region.prefix}{user.target}"
     if len(user.args) > 1 or user.kwargs:

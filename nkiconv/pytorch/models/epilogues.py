@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from . import videos
 from .chains import activation_at
-from .follows import Region
+from .follows import Region, module_of
 from .fusing import ends_of, mark
 from .producers import are_hooked, is_through, nothing_changes, only_user, other_term
 from .report import Chain, Fold
@@ -52,11 +52,10 @@ def find(
     wanted = {name for name in swapped if _can_take(model.get_submodule(name))} - activated - divided
     ways: dict[str, set[Epilogue]] = {}
     for region in regions:
-        for graph in region.graphs:
-            for node in graph.nodes:
-                name = f"{region.prefix}{node.target}"
-                if node.op == "call_module" and name in wanted:
-                    ways.setdefault(name, set()).add(_after(node, region, folded, adding))
+        for node in region.nodes:
+            name = f"{region.prefix}{node.target}"
+            if node.op == "call_module" and name in wanted:
+                ways.setdefault(name, set()).add(_after(node, region, folded, adding))
     return {name: one for name, (one, *others) in ways.items() if not others and one != _NOTHING}
 
 
@@ -109,7 +108,7 @@ def _takes_sum(
 def _convolution_of(node: Any, kinds: Kinds, passes: Passes) -> str | None:
     """The convolution whose result, which nothing else sees, a node is."""
     while isinstance(node, fx.Node) and only_user(node) is not None:
-        if node.op == "call_module" and isinstance(kinds[str(node.target)], _ConvNd):
+        if isinstance(module_of(node, kinds), _ConvNd):
             return str(node.target)
         if not passes(node):
             return None

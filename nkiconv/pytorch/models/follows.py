@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -66,6 +66,16 @@ class Region:
     prefix: str  # of names in it
     graphs: list[fx.Graph]
     kinds: Mapping[str, torch.nn.Module]
+
+    @property
+    def nodes(self) -> Iterator[fx.Node]:
+        """Of all its graphs."""
+        return (node for graph in self.graphs for node in graph.nodes)
+
+
+def module_of(node: Any, kinds: Mapping[str, torch.nn.Module]) -> torch.nn.Module | None:
+    """The module that a node calls; None of others, and of what is no node."""
+    return kinds[str(node.target)] if isinstance(node, fx.Node) and node.op == "call_module" else None
 
 
 def regions_of(

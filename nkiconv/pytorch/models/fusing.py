@@ -27,7 +27,7 @@ from ..norm_act import channel_stats
 from ..norm_act_modules import is_hooked, running_statistics
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
-from .own_norms import activation_within, base_forward_of
+from .norms import activation_within, base_forward_of
 from .pending import Convolved, Joined, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
 from .prices import prologue_pays, statistics_pay, sum_pays
 
@@ -69,7 +69,7 @@ def waits(module: torch.nn.Module) -> bool:
     return ends.adds or ends.activates or ends.shifts or is_changed(module, hands_on)
 
 
-def is_channel_norm(module: torch.nn.Module) -> bool:
+def is_channel_norm(module: torch.nn.Module | None) -> bool:
     """Whether a module is a norm by groups, batch or instance, of torch or made from one."""
     return isinstance(module, (torch.nn.GroupNorm, _BatchNorm, _InstanceNorm))
 

@@ -1,7 +1,9 @@
-"""The scale, shift and activation of a norm with fixed statistics: act(scale * x + shift) for each channel.
+"""Norms of channels as a run in float64 shows them: their classes prove nothing.
 
-A norm is any module with running_mean and running_var, torch's or not. Its class proves nothing: it runs in float64 on
-numbers far to both sides of where activations bend.
+The scale, shift and activation of a norm with fixed statistics, any module with running_mean and running_var, torch's
+or not: act(scale * x + shift) for each channel, on numbers far to both sides of where activations bend. And the
+activation in a subclass of torch's norms with its own forward, as timm's BatchNormAct2d: beside its base class, in both
+modes, it must return the base's result, activated, and leave the same buffers.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...rules import ACTIVATIONS
+from ...activations import ACTIVATIONS
 from ..computers.host import activate
+from ..norm_act_modules import is_hooked
 
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.
 CLOSE = 1e-5
@@ -120,3 +123,50 @@ def _called(function: Callable[[Tensor], Any], z: Tensor) -> Tensor | None:
     except Exception:  # a child that takes something else
         return None
     return y if isinstance(y, Tensor) else None
+
+
+#: Attribute of a norm: the result of `activation_within`.
+_OWN = "nkiconv_own_activation"
+#: A norm has none.
+NO_ACTIVATION = ""
+_RANKS = {torch.nn.GroupNorm: 2, torch.nn.BatchNorm1d: 1, torch.nn.BatchNorm2d: 2, torch.nn.BatchNorm3d: 3}
+
+
+def base_forward_of(norm: Any) -> Any:
+    """The forward of torch that a norm has, or has something after."""
+    return torch.nn.GroupNorm.forward if isinstance(norm, torch.nn.GroupNorm) else _BatchNorm.forward
+
+
+def activation_within(norm: Any) -> str | None:
+    """nkiconv's name of the activation in a norm's own forward, or NO_ACTIVATION; None: it does something else. Found
+    once, and noted on the module."""
+    if _OWN not in vars(norm):
+        vars(norm)[_OWN] = _seen(norm)
+    found: str | None = vars(norm)[_OWN]
+    return found
+
+
+@torch.no_grad()
+def _seen(norm: Any) -> str | None:
+    rank = next((rank for kind, rank in _RANKS.items() if isinstance(norm, kind)), None)
+    if rank is None or is_hooked(*norm.modules()):
+        return None
+    is_meta = any(one.is_meta for one in norm.state_dict().values())
+    alone = alone_of(norm, is_meta)
+    generator = torch.Generator().manual_seed(0)
+    for one in alone.state_dict().values():
+        one.copy_(8 * torch.rand(one.shape, dtype=torch.float64, generator=generator) + 1)
+    channels = norm.num_channels if isinstance(norm, torch.nn.GroupNorm) else norm.num_features
+    x = torch.randn(3, channels, *[4] * rank, dtype=torch.float64, generator=generator)
+    names = {NO_ACTIVATION, *ACTIVATIONS}
+    for training in (False, True):
+        own, base = (copy.deepcopy(alone).train(training) for _ in range(2))
+        try:
+            y, z = own(x.clone()), base_forward_of(norm)(base, x)
+        except Exception:  # the norm's own code may raise any exception
+            return None
+        names = {name for name in names if are_close(y, activate(z, name) if name else z)}
+        buffers = zip(own.state_dict().values(), base.state_dict().values(), strict=True)
+        if not names or not all(are_close(*pair) for pair in buffers):
+            return None
+    return min(names)

@@ -8,7 +8,8 @@ follows which convolution; a run in float64 shows that a norm is one of `nkiconv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,15 +21,15 @@ from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from .. import functional
 from ..computers import modes
+from ..computers.host import activate
 from ..errors import NkiconvError
 from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed, origin
 from .norm_kinds import affine, kind_of, norm_of_kind
-from .pending import Joined, handed_on, tensor_of
+from .pending import PRODUCTS, SUMS, Joined, Modulated, drops_nothing, handed_on, tensor_of
 from .prices import norm_pays
 from .report import Chain
-from .summed import Summed
 from .videos import fingerprint
 
 #: (convolution, norm after it) of blocks, by the fingerprint of their forward; of diffusers 0.42.
@@ -52,6 +53,61 @@ class Seen(NamedTuple):
     kind: str
     channels: int
     last: bool
+
+
+class Summed(Modulated):
+    """A convolution's result, whose norm over the channels of a pixel, a factor and a term for each channel, and an
+    activation may come into the same call.
+
+    call: of this; channels: of the result; given: tensors that the convolution reads, the first one x, its input.
+    """
+
+    def __init__(self, call: Callable[[Summed], Tensor], channels: int, given: list[Tensor]) -> None:
+        self.call, self.channels, self.x = call, channels, given[0]
+        self.keep(*given)
+        self.rows = {}
+        self.norm: Any = None
+        self.activation: str | None = None
+        self.last = False  # whether channels are the last axis
+
+    def normed(self, norm: Any) -> Summed:
+        """The same with a norm."""
+        found = copy.copy(self)
+        found.norm = norm
+        return found
+
+    def compute(self) -> Tensor:
+        """Compute it by one call. Raises UnsupportedError: an input of the convolution has changed since its call."""
+        self.check()
+        y = self.call(self)
+        return y.movedim(1, -1) if self.last else y
+
+    def finished(self, y: Tensor, last: bool) -> Tensor:
+        """From the convolution's result, what its norm, for channels as the `last` axis or not, and the later steps
+        make of it by themselves."""
+        z: Tensor = self.norm.plain_forward(y.movedim(1, -1)).movedim(-1, 1) if last else self.norm.plain_forward(y)
+        z = self.modulated(z)
+        return z if self.activation is None else activate(z, self.activation)
+
+    def movedim(self, source: Any, destination: Any) -> Any:
+        """This with channels as the last axis, or again as the second; of the tensor for other axes."""
+        back = (source, destination) == ((-1, 1) if self.last else (1, -1))
+        if not (back and self.is_open()):
+            return self.value().movedim(source, destination)
+        found = copy.copy(self)
+        found.last = not self.last
+        return found
+
+    def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """After the norm a product with numbers for each channel, a sum with such, an activation; or a dropout that
+        drops nothing."""
+        if drops_nothing(function, args, named):
+            return self
+        if self.norm is None or self.last or self.activation is not None:
+            return None
+        if function in (*PRODUCTS, *SUMS):
+            return self.with_row(function, args, named, [1, self.channels, *self.x.shape[2:]])
+        return self.with_activation(function, args, named)
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str]) -> tuple[Chain, ...]:

@@ -16,6 +16,7 @@ from ..computers.modes import is_autocast
 from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
+from .follows import module_of
 from .norm_kinds import affine, kind_of, norm_of_kind
 from .pending import Pending, tensor_of
 from .producers import modules_around
@@ -75,8 +76,7 @@ def channels_of(layer: Any) -> tuple[int, int]:
 
 def is_norm(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
     """Whether a node may be a norm over channels."""
-    module = kinds[str(node.target)] if node.op == "call_module" else None
-    return isinstance(module, _NORMS) or node.target in (F.layer_norm, F.rms_norm)
+    return isinstance(module_of(node, kinds), _NORMS) or node.target in (F.layer_norm, F.rms_norm)
 
 
 def norm_before(layer: fx.Node, kinds: Mapping[str, torch.nn.Module], last: bool) -> str | None:

@@ -29,7 +29,7 @@ from ..pointwise import pointwise_mlp, unsupported
 from . import pixel_inputs
 from .chains import activation_at
 from .classes import change_class, define, is_changed
-from .follows import Region
+from .follows import Region, module_of
 from .intercept import STRICT
 from .only_ways import mlp_of
 from .pending import PRODUCTS, Pending, drops_nothing, handed_on, tensor_of
@@ -253,7 +253,7 @@ def _of_region(region: Region) -> Iterator[_Found]:
 
 def _is_layer(node: fx.Node, kinds: Any, wanted: Any) -> bool:
     """Whether a node calls a module that is `wanted`, with one argument."""
-    return node.op == "call_module" and wanted(kinds[str(node.target)]) and len(node.all_input_nodes) == 1
+    return wanted(module_of(node, kinds)) and len(node.all_input_nodes) == 1
 
 
 def _second(node: fx.Node, kinds: Any, wanted: Any) -> fx.Node | None:

@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from ..fused_module import operator_of
 from ..norm_act_modules import is_hooked
 from . import videos
-from .follows import Region
+from .follows import Region, module_of
 from .fusing import is_channel_norm, norm_arguments, takes_statistics
 from .report import Chain
 from .ways import Copy, UntraceableError, graphs_of
@@ -102,7 +102,8 @@ def nothing_changes(
 
 def is_through(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
     """Whether a call returns its first argument in eval mode: dropout and stochastic depth."""
-    called: Any = type(kinds[str(node.target)]) if node.op == "call_module" else node.target
+    module = module_of(node, kinds)
+    called: Any = node.target if module is None else type(module)
     return getattr(called, "__name__", "").endswith(_DEPTHS) or (
         isinstance(called, type) and issubclass(called, _THROUGH)
     )
@@ -114,11 +115,11 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
-    if node.op == "call_module":
-        module = kinds[str(node.target)]
-        return isinstance(module, _HARMLESS) or is_channel_norm(module)
+    module = module_of(node, kinds)
     return (
-        node.target is F.pad
+        isinstance(module, _HARMLESS)
+        or is_channel_norm(module)
+        or node.target is F.pad
         or node.op in ("get_attr", "placeholder")
         or (node.op == "call_method" and node.target in _PERHAPS_ITSELF)
     )
@@ -217,9 +218,9 @@ class _Written:
         kinds = self.region.kinds
         for one, other in (total.args, total.args[::-1]):
             is_row = isinstance(other, fx.Node) and other.target is operator.getitem
-            if not is_row or not isinstance(one, fx.Node) or one.op != "call_module" or only_user(one) is not total:
+            if not is_row or not isinstance(one, fx.Node) or only_user(one) is not total:
                 continue
-            if isinstance(kinds[str(one.target)], _ConvNd) and not are_hooked(one, norm, kinds):
+            if isinstance(module_of(one, kinds), _ConvNd) and not are_hooked(one, norm, kinds):
                 return one
         return None
 
@@ -237,7 +238,6 @@ def _returned(module: torch.nn.Module, copied: Copy) -> str | None:
     for graph in graphs:
         [end] = [node for node in graph.nodes if node.op == "output"]
         node = end.args[0]
-        is_last = isinstance(node, fx.Node) and node.op == "call_module"
-        is_last = is_last and isinstance(kinds[str(node.target)], _ConvNd) and only_user(node) is end
+        is_last = isinstance(module_of(node, kinds), _ConvNd) and only_user(node) is end
         found.add(str(node.target) if is_last else None)
     return found.pop() if len(found) == 1 else None
