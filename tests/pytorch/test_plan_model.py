@@ -16,7 +16,7 @@ from nkiconv.planner import Asked
 from nkiconv.pytorch import plan_model
 from nkiconv.pytorch.models.advice import _reasons
 from nkiconv.pytorch.models.launch_costs import launch_cost
-from nkiconv.pytorch.models.recording import DATA, FAKE, record
+from nkiconv.pytorch.models.recording import DATA, FAKE, META, record
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 
@@ -136,6 +136,21 @@ def test_a_tensor_for_inputs_is_refused():
     """Its images would be arguments."""
     with pytest.raises(DtypeError, match=r"^inputs: must be a list or tuple of .*, not Tensor; pass \[x\]"):
         plan_model(nn.Conv1d(3, 4, 1), torch.zeros(1, 3, 9))
+
+
+class OfADict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 4, 1, device="meta")
+
+    def forward(self, given):
+        return self.conv(given["x"])
+
+
+def test_models_without_data_take_tensors_in_containers():
+    found = record(OfADict(), [{"x": torch.zeros(1, 3, 9)}], {})
+    assert found.ran_on == META
+    assert list(found.convolved.values()) == [["conv"]]
 
 
 @pytest.mark.parametrize(("model", "more", "message"), [

@@ -86,15 +86,11 @@ def causal_conv1d_fn(
     rows, filters, state = of_one_kind(of_rows, weight, initial_states)
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     whole = not direct and not strict and cu_seqlens is None and seq_idx is None and x.numel() > 0
+    call = Call(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer, strict)
     if tokens and whole and 2 <= weight.shape[1] <= TAPS_MAX:
-        asked: dict[str, Any] = {"splits": ((1, rows.shape[1], False),), "activation": act, "layout": "NWC"}
-        asked |= {"initial_states": state, "return_final_states": return_final_states, "layer": layer}
-        found = causal_conv1d_split(rows.transpose(1, 2), filters, bias, **asked)
-        (y,), final = found if return_final_states else (found, None)
-        y = y.squeeze(2)
+        y, final = _of_tokens(call)
     else:
-        more = return_final_states, act, layer, strict
-        y, final = convolve(Call(rows, filters, bias, state, cu_seqlens, seq_idx, *more), direct=direct)
+        y, final = convolve(call, direct=direct)
         y = y.transpose(1, 2).contiguous() if tokens else y
     y = host.in_dtype(y, x.dtype)
     y = y if tokens else like(x, y)
@@ -158,6 +154,16 @@ def causal_conv1d_update(
         y = torch.where(buffer.padding[:, None, None], 0, y)
     buffer.advance(steps, host.in_dtype(final, x.dtype) if fits else None)
     return like(x, y.squeeze(-1) if x.dim() == 2 else y)
+
+
+def _of_tokens(given: Call) -> tuple[Tensor, Tensor | None]:
+    """y [N, L, C], and the final states if they are asked for, of rows [N, C, L] whose channels are neighbours."""
+    rows, weight, bias, state, *_, final, activation, layer, _ = given
+    asked: dict[str, Any] = {"splits": ((1, rows.shape[1], False),), "activation": activation, "layout": "NWC"}
+    asked |= {"initial_states": state, "return_final_states": final, "layer": layer}
+    found = causal_conv1d_split(rows.transpose(1, 2), weight, bias, **asked)
+    (y,), last = found if final else (found, None)
+    return y.squeeze(2), last
 
 
 def of_one_kind(x: Tensor, weight: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

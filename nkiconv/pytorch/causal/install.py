@@ -12,7 +12,6 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from email.message import Message
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import Any
@@ -124,12 +123,8 @@ class _Metadata(importlib.metadata.Distribution):
 
     def read_text(self, filename: str) -> str | None:
         """METADATA and nothing else."""
-        if filename != "METADATA":
-            return None
-        message = Message()
-        for name, value in (("Metadata-Version", "2.1"), ("Name", PACKAGE.replace("_", "-")), ("Version", VERSION)):
-            message[name] = value
-        return message.as_string()
+        text = f"Metadata-Version: 2.1\nName: {PACKAGE.replace('_', '-')}\nVersion: {VERSION}\n"
+        return text if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Any:
         """There are no files."""

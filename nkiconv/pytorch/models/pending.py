@@ -103,8 +103,16 @@ class Pending:
         activation = activation_of(function, named)
         if activation is None or self.activation is not None:
             return None
-        found = self if is_in_place(function, args, named) else copy.copy(self)
-        found.activation = activation
+        if is_in_place(function, args, named):
+            self.activation = activation
+            return self
+        return self.but(activation=activation)
+
+    def but(self, **noted: Any) -> Any:
+        """A copy with other attributes."""
+        found = copy.copy(self)
+        for name, one in noted.items():
+            setattr(found, name, one)
         return found
 
     @classmethod
@@ -262,10 +270,8 @@ class Modulated(Pending):
         is_row = other.shape[:1] in ((1,), (images,)) and tuple(other.shape[1:]) == (channels, *[1] * len(pixels))
         if not is_row or torch.add in self.rows or function in self.rows:
             return None
-        found = copy.copy(self)
-        found.rows = {**self.rows, function: other}
-        found.reads = (*self.reads, (other, version_of(other)))
-        return found
+        reads = (*self.reads, (other, version_of(other)))
+        return self.but(rows={**self.rows, function: other}, reads=reads)
 
 
 class Normed(Modulated):
@@ -311,8 +317,9 @@ class Normed(Modulated):
     def finished(self, z: Tensor) -> Tensor:
         """The norm's result z, modulated, activated and padded."""
         z = self.modulated(z)
-        is_active = self.activation is None or self.own is not None
-        return self.padded(z if is_active else activate(z, str(self.activation)))
+        if self.activation is not None and self.own is None:
+            z = activate(z, self.activation)
+        return self.padded(z)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A product with numbers for each channel, a sum with such, an activation, a padding by pixels, or a dropout
@@ -324,9 +331,7 @@ class Normed(Modulated):
             return self.with_row(function, args, named, self.x.shape) if early else None
         padding = padding_of(function, args, named, self.x.dim())
         if padding is not None:
-            padded = copy.copy(self)
-            padded.paddings = (*self.paddings, padding)
-            return padded
+            return self.but(paddings=(*self.paddings, padding))
         return self.with_activation(function, args, named)
 
 
@@ -444,8 +449,7 @@ class Convolved(Pending):
             return handed_on(Shifted, self.value(), other)
         if not self.adds or tuple(other.shape) != self.result:
             return None
-        total = copy.copy(self)
-        total.residual, total.reads = other, (*self.reads, (other, version_of(other)))
+        total = self.but(residual=other, reads=(*self.reads, (other, version_of(other))))
         if self.activates:
             return total
         y = total.value()

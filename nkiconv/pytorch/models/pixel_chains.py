@@ -8,7 +8,6 @@ follows which convolution; a run in float64 shows that a norm is one of `nkiconv
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -70,12 +69,6 @@ class Summed(Modulated):
         self.activation: str | None = None
         self.last = False  # whether channels are the last axis
 
-    def normed(self, norm: Any) -> Summed:
-        """The same with a norm."""
-        found = copy.copy(self)
-        found.norm = norm
-        return found
-
     def compute(self) -> Tensor:
         """Compute it by one call. Raises UnsupportedError: an input of the convolution has changed since its call."""
         self.check()
@@ -94,9 +87,7 @@ class Summed(Modulated):
         back = (source, destination) == ((-1, 1) if self.last else (1, -1))
         if not (back and self.is_open()):
             return self.value().movedim(source, destination)
-        found = copy.copy(self)
-        found.last = not self.last
-        return found
+        return self.but(last=not self.last)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """After the norm a product with numbers for each channel, a sum with such, an activation; or a dropout that
@@ -202,7 +193,7 @@ def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
         takes = isinstance(input, Summed) and input.is_open() and input.norm is None and not (args or named)
         takes = takes and (input.channels, input.last) == vars(self)[SEEN][1:] and not is_hooked(self)
         takes = takes and affine(self, input.channels) is not None
-        return input.normed(self) if takes else kind.forward(self, tensor_of(input), *args, **named)
+        return input.but(norm=self) if takes else kind.forward(self, tensor_of(input), *args, **named)
 
     return (kind,), {"forward": forward, "plain_forward": kind.forward}
 

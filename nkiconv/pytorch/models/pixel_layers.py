@@ -11,7 +11,6 @@ first. The call of two layers takes the norm of their input too (`pixel_inputs`)
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import operator
 from collections.abc import Iterator, Sequence
@@ -129,7 +128,7 @@ class Pixels(Pending):
         if named or len(args) < 1:
             return None
         if function in _PERMUTES:
-            return self._with(front=True) if not self.front and _order(args) == FRONT else None
+            return self.but(front=True) if not self.front and _order(args) == FRONT else None
         [other] = args[:1]
         if self.activation is not None or not isinstance(other, Tensor) or other.device != self.x.device:
             return None
@@ -140,16 +139,11 @@ class Pixels(Pending):
             fits = other.dtype == stored_filter(self.linear).dtype != torch.float16 and N * H * W > inputs
             shapes = ((K, 1, 1), (1, K, 1, 1)) if self.front else ((K,), (1, 1, 1, K))
             fits = fits and self.scale is None and tuple(other.shape) in shapes
-            return self._with(scale=other.reshape(K)) if fits else None
+            return self.but(scale=other.reshape(K)) if fits else None
         if function not in PENDING_SUMS or not self.front:
             return None
         same = tuple(other.shape) == (N, K, H, W) and other.dtype == self.x.dtype
         return self.images(other) if same else None
-
-    def _with(self, **noted: Any) -> Pixels:
-        found = copy.copy(self)
-        vars(found).update(noted)
-        return found
 
     def permute(self, *dims: Any) -> Any:
         """As torch.Tensor's."""

@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...errors import UnsupportedError
 from ...planner import Asked
@@ -124,9 +124,8 @@ def record(
     Raises: UnsupportedError, where the model raises: with its error and the layer.
     """
     if any(one.is_meta for one in model.parameters()):
-        meta = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in inputs]
-        named = {name: one.to("meta") if isinstance(one, torch.Tensor) else one for name, one in named.items()}
-        return _run(META, model, meta, named, training, options)
+        inputs, named = tree_map_only(torch.Tensor, lambda one: one.to("meta"), ([*inputs], {**named}))
+        return _run(META, model, inputs, named, training, options)
     try:
         return _run(FAKE, model, inputs, named, training, options)
     except ModelError as error:  # perhaps of its data: with it, the same error comes again if it is not

@@ -14,7 +14,6 @@ and branches on them need not be known. Nothing fuses under torch.compile and to
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -179,8 +178,7 @@ class _Causal(_Rows):
             return None
         if self.places is not None or self.given["activation"] is not None:
             return None
-        found = copy.copy(self)
-        found.given = {**self.given, "activation": "silu"}
+        found: _Causal = self.but(given={**self.given, "activation": "silu"})
         return found
 
     def compute(self) -> Tensor:
