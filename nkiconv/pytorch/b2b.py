@@ -1,9 +1,6 @@
-"""The back-to-back gated convolution of StripedHyena 2 and Evo 2, and its operator, where one kernel computes it:
+"""The back-to-back gated convolution of StripedHyena 2 and Evo 2, and its operator, where one kernel computes it.
 
-    nkiconv::b2b_causal_conv1d(x, weights_proj, weights_mixer, x_state, gated_state, return_final_states, layer)
-        -> (y, and the states after, which are empty unless they are asked for)
-
-weights_mixer is [D, S], the skip in it. Elsewhere, and in derivatives, it is a causal convolution and a gated one.
+Elsewhere, and in derivatives, it is a causal convolution and a gated one.
 """
 
 from __future__ import annotations
@@ -35,7 +32,10 @@ NAME = "b2b_causal_conv1d"
 
 
 class Call(NamedTuple):
-    """The arguments of the operator."""
+    """The arguments of the operator, which returns y and the states after, empty unless they are asked for.
+
+    weights_mixer: [D, S], the skip in it.
+    """
 
     x: Tensor
     weights_proj: Tensor

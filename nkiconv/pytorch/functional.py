@@ -380,20 +380,16 @@ def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) ->
         return None
 
 
-#: Strides, padding and dilations above which a call is checked before torch has it: results may be larger than memory,
-#: which ends the process, or blank, and torch's own arithmetic may overflow.
-_HUGE = FAR
-
-
 def _is_huge(numbers: tuple[Any, ...]) -> bool:
-    """Whether any of these but groups is above `_HUGE`, or no int of Python."""
+    """Whether any of these but groups is above FAR, or no int of Python: results may be larger than memory, which ends
+    the process, or blank, and torch's own arithmetic may overflow."""
     for one in numbers[:3] + numbers[4:]:
         if type(one) is int:
-            if one > _HUGE:
+            if one > FAR:
                 return True
         elif type(one) is tuple or type(one) is list:
             for each in one:
-                if type(each) is not int or each > _HUGE:
+                if type(each) is not int or each > FAR:
                     return True
         elif type(one) is not str:
             return True

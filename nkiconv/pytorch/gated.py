@@ -1,12 +1,9 @@
 """Gated depthwise convolutions of rows, one kernel each: gated_short_conv (LFM2) and glu_conv1d (Conformer).
 
-    nkiconv::gated_conv1d(input, weight, bias, initial_states, chunks, padding, activation, return_final_states, layout,
-        layer) -> (y, final_states)
-
-chunks names the chunks of input's channels, as in `nkiconv.depthwise_conv1d`. Where torch computes, y comes from
-torch's functions, summed in fp32 and rounded once; `compare` holds the kernel against the same. Derivatives of the
-products are torch's, those of the convolution its operators'. The backward pass computes both again and keeps only the
-arguments. torch.vmap makes batches of rows more rows.
+Their operator is `nkiconv::gated_conv1d`, of a `Call`, whose `chunks` names the chunks of input's channels, as in
+`nkiconv.depthwise_conv1d`; it returns (y, final states). Where torch computes, y comes from torch's functions, summed
+in fp32 and rounded once; `compare` holds the kernel against the same. Derivatives of the products are torch's, those of
+the convolution its operators'. The backward pass computes both again and keeps only the arguments.
 """
 
 from __future__ import annotations

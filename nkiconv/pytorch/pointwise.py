@@ -1,8 +1,5 @@
 """`pointwise_mlp` on tensors, and its operator: two 1x1 convolutions in one kernel.
 
-    nkiconv::pointwise_mlp(input, weight1, weight2, bias1, bias2, residual, x_norm_weight, x_norm_bias, activation,
-                           x_norm, x_norm_eps, layer) -> Tensor
-
 The forward keeps only its arguments; the backward pass computes the hidden channels again, by `conv1d`.
 """
 
@@ -162,9 +159,8 @@ def _related(tensors: dict[str, Tensor]) -> Iterator[Any]:
 def _by_torch(given: Call) -> tuple[Tensor]:
     """y by torch, in fp32, or float64 where x is; normalised x, hidden channels and y rounded to x's dtype."""
     x, activation = given.input, given.activation
-    w1, w2, b1, b2, residual = (None if one is None else host.wide(one) for one in given[1:6])
-    assert w1 is not None
-    assert w2 is not None
+    each: list[Any] = [None if one is None else host.wide(one) for one in given[1:6]]
+    w1, w2, b1, b2, residual = each
     hidden = F.conv1d(host.wide(given.normalized.flatten(2)), w1[..., None], b1)
     hidden = hidden if activation is None else host.activate(hidden, activation)
     y = F.conv1d(host.wide(host.in_dtype(hidden, x.dtype)), w2[..., None], b2).reshape(given.shape)

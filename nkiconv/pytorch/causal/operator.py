@@ -1,9 +1,7 @@
 """The operator `nkiconv::causal_conv1d`: schema, fake kernel, derivatives and batching rule.
 
-    nkiconv::causal_conv1d(x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer,
-        strict_nonfinite) -> (y, final_states)
-
-With xs = initial states, or zeros, followed by x, z = conv(xs, w) + bias and y = act(z):
+It takes a `states.Call` and returns (y, final states). With xs = initial states, or zeros, followed by x,
+z = conv(xs, w) + bias and y = act(z):
 
     dL/dxs = conv(dL/dz between width - 1 zeros on both sides, flipped w), and dL/d final states on its last columns
 

@@ -145,9 +145,8 @@ def causal_conv1d_fwd_function(
 ) -> Tensor:
     """y of `causal_conv1d_fn` without a derivative; final_states_out, where given, is overwritten."""
     wanted = final_states_out is not None
-    found = causal_conv1d_fn(
-        x, weight, bias, seq_idx, initial_states, wanted, final_states_out, _name_of(silu_activation)
-    )
+    name = "silu" if silu_activation else None
+    found = causal_conv1d_fn(x, weight, bias, seq_idx, initial_states, wanted, final_states_out, name)
     y: Tensor = found[0] if wanted else found
     return y
 
@@ -175,8 +174,8 @@ def causal_conv1d_bwd_function(
     rows, filters, state = of_one_kind(x, weight, initial_states)
     if return_dinitial_states and state is None:
         state = rows.new_zeros(*rows.shape[:2], weight.shape[1] - 1)
-    more = dfinal_states is not None, _name_of(silu_activation), None, modes.wants_strict_nonfinite(None)
-    call = Call(rows, filters, bias, state, None, seq_idx, *more)
+    name, strict = "silu" if silu_activation else None, modes.wants_strict_nonfinite(None)
+    call = Call(rows, filters, bias, state, None, seq_idx, dfinal_states is not None, name, None, strict)
     needs = [True, True, bias is not None, return_dinitial_states]
     final = None if dfinal_states is None else dfinal_states.to(rows.dtype)
     of_x, of_w, of_bias, of_states = derivatives(call, dout.to(rows.dtype), final, needs)
@@ -198,12 +197,8 @@ def causal_conv1d_update_function(
     conv_state_indices: Tensor | None,
 ) -> Tensor:
     """`causal_conv1d_update` of x [N, C, L] without a derivative."""
-    name = _name_of(silu_activation)
+    name = "silu" if silu_activation else None
     return causal_conv1d_update(x, conv_state, weight, bias, name, cache_seqlens, conv_state_indices)
-
-
-def _name_of(silu_activation: bool) -> str | None:
-    return "silu" if silu_activation else None
 
 
 _PUBLIC = {"causal_conv1d_fn": causal_conv1d_fn, "causal_conv1d_update": causal_conv1d_update}

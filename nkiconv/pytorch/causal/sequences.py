@@ -145,7 +145,7 @@ def packing_of(given: Call) -> Packing:
     if given.cu_seqlens is not None:
         return _by_offsets(given.cu_seqlens, x, gap)
     assert seq_idx is not None
-    if not _has_data(seq_idx):
+    if type(seq_idx) is not torch.Tensor:  # but a stand-in of torch's tracing, without data
         raise UnsupportedError(
             f"seq_idx.shape={tuple(seq_idx.shape)}: how many sequences it numbers is read from it, which torch.compile "
             f"cannot for a Neuron device; pass cu_seqlens, or call this outside of the compiled function"
@@ -153,14 +153,9 @@ def packing_of(given: Call) -> Packing:
     return _by_numbers(seq_idx, x, gap, given.initial_states is not None)
 
 
-def _has_data(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has data; torch's tracing uses stand-ins of other classes."""
-    return type(tensor) is torch.Tensor
-
-
 def _by_offsets(cu_seqlens: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
     offsets, total = cu_seqlens.long(), x.shape[2]
-    if _has_data(cu_seqlens):
+    if type(cu_seqlens) is torch.Tensor:
         offsets = offsets.cpu()
         refuse(GeometryError, cumulated("cu_seqlens", offsets, total))
     sequence = torch.searchsorted(offsets[1:].contiguous(), torch.arange(total, device=offsets.device), right=True)

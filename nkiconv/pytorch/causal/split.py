@@ -1,10 +1,8 @@
 """`causal_conv1d_split` on tensors, and its operator: the convolution stage of Gated DeltaNet, KDA and Mamba2.
 
-    nkiconv::causal_conv1d_split(x, weight, bias, initial_states, splits, activation, eps, layout, return_final_states,
-        cu_seqlens, state_positions, first_channel, layer) -> parts, the final states, and those after positions
-
-The forward keeps only its arguments; the backward pass computes z = act(conv(x)) again, by `causal_conv1d`, and the
-norm by torch, from z rounded to x's dtype.
+The operator takes a `SplitCall` with flat splits, and returns parts, final states, and those after positions. The
+forward keeps only its arguments; the backward pass computes z = act(conv(x)) again, by `causal_conv1d`, and the norm by
+torch, from z rounded to x's dtype.
 """
 
 from __future__ import annotations

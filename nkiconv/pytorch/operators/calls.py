@@ -15,7 +15,6 @@ from .pixel_norm import PixelNorm
 from .registrar import Arguments
 from .tensor_kinds import memory_format
 
-_NOTHING: tuple[Any, ...] = ()
 #: Suffixes of a plain operator's name: with frames in front of x; with a prologue; with a prologue and statistics of y;
 #: with a norm over the channels of y's pixels.
 WITH_FRAMES, WITH_PROLOGUE, WITH_STATS, WITH_NORM = "_with_frames", "_with_prologue", "_with_stats", "_with_norm"
@@ -108,7 +107,9 @@ def call(called: Called) -> Any:
     """Results by the operator that takes all that a call has: y, with asked.return_stats (y, stats), with a norm (y,
     the norm's input or an empty tensor)."""
     asked, norm = called.asked, called.norm
-    suffix, more, last = "", _NOTHING, _NOTHING
+    suffix = ""
+    more: tuple[Any, ...] = ()
+    last: tuple[Any, ...] = ()
     if norm is not None:
         suffix, more = WITH_NORM, (called.frames, norm.weight, norm.bias)
         last = norm.kind, norm.eps, norm.before
