@@ -158,9 +158,8 @@ class Called(NamedTuple):
             rules.numbers("groups", asked.groups),
         ]
         yield from refused(GeometryError, *wrong)
-        yield from refused(UnsupportedError, rules.activation(asked.activation))
-        yield from refused(UnsupportedError, rules.residual_position(asked.residual_position))
-        yield from refused(UnsupportedError, norms.return_stats(asked.return_stats))
+        names = rules.activation(asked.activation), rules.residual_position(asked.residual_position)
+        yield from refused(UnsupportedError, *names, norms.return_stats(asked.return_stats))
 
     def _upsample(self) -> Iterator[NkiconvError]:
         """Errors of x_upsample."""

@@ -36,24 +36,9 @@ from torch import Tensor
 from torch.utils.flop_counter import conv_flop_count
 
 from ..computers import host
-from . import autograd, filter_gradients, gradients, inputs, sharding, statistics
+from . import autograd, calls, filter_gradients, gradients, inputs, sharding, statistics
 from .called import Called
-from .calls import (
-    PACKED,
-    TENSORS,
-    WITH_FRAMES,
-    WITH_NORM,
-    WITH_PROLOGUE,
-    WITH_STATS,
-    arguments_with,
-    batched_images,
-    call,
-    computed,
-    read,
-    suffix_of,
-    with_batch,
-    with_more,
-)
+from .calls import call
 from .convolution import Convolution
 from .pixel_norm import both, finished
 from .prologue import batched_scales
@@ -67,21 +52,21 @@ _DENSE = [name for name in NAMES if "depthwise" not in name]
 
 def _define(name: str) -> Any:
     """Register the operator of a name."""
-    suffix = suffix_of(name)
-    tensors, has_stats, has_norm = TENSORS[suffix], suffix == WITH_STATS, suffix == WITH_NORM
+    suffix = calls.suffix_of(name)
+    tensors, has_stats, has_norm = calls.TENSORS[suffix], suffix == calls.WITH_STATS, suffix == calls.WITH_NORM
 
     def forward(*args: Any) -> Any:
-        return computed(read(name, args))
+        return calls.computed(calls.read(name, args))
 
     def fake(*args: Any) -> Any:
-        called = read(name, args)
+        called = calls.read(name, args)
         y = called.made()
         if called.norm is not None:
             return both(called.norm, y, torch.empty_like(y))
         return (y, statistics.empty(y)) if has_stats else y
 
     def remember(ctx: Any, args: tuple[Any, ...], output: Any) -> None:
-        ctx.asked = read(name, args).asked
+        ctx.asked = calls.read(name, args).asked
         y, *more = (output[0], *output) if has_stats else (output,)
         remember_call(ctx, args[:4], y, *args[4:tensors], *more)
 
@@ -106,22 +91,22 @@ def _define(name: str) -> Any:
         return (dy, statistics.tangent(saved[tensors], saved[tensors + 1], dy)) if has_stats else dy
 
     def again(*args: Any) -> tuple[Tensor, Tensor]:
-        called = read(name, args)
+        called = calls.read(name, args)
         assert called.norm is not None
         u = call(called.plain()._replace(packed=None))
         y = finished(called.asked, host.wide(u), called.residual, called.norm)
         return host.in_dtype(y, called.x.dtype), u
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        at = tensors + PACKED
+        at = tensors + calls.PACKED
         if has_norm:
-            return batched_images(OPERATORS[name], info.batch_size, in_dims[:tensors], args, (0, 3, 4), at)
-        called = read(name, args)
+            return calls.batched_images(OPERATORS[name], info.batch_size, in_dims[:tensors], args, (0, 3, 4), at)
+        called = calls.read(name, args)
         packed = called.packed if len(args) > at and in_dims[at] is None else None
         return batched_call(called._replace(packed=packed), info.batch_size, in_dims[:tensors])
 
     def flops(*args: Any, out_shape: Any) -> int:
-        called: Any = read(name, args)
+        called: Any = calls.read(name, args)
         asked, frames, y = called.asked, called.frames, out_shape[0] if has_stats or has_norm else out_shape
         x = called.x if frames is None else [*called.x[:2], frames[2] + called.x[2], *called.x[3:]]
         # each element of x meets all taps where there are zeros between them, else each of y
@@ -129,7 +114,7 @@ def _define(name: str) -> Any:
         return conv_flop_count(list(x), list(called.w), list(y), spread)
 
     def by_images(*args: Any) -> sharding.Split:
-        called = read(name, args)
+        called = calls.read(name, args)
         more = [4] * (called.frames is not None)
         more += [place for place, one in enumerate(called.scales, 4) if one is not None and len(one.shape) == 2]
         second = [sharding.SECOND] * has_stats + [sharding.SHARDED] * has_norm
@@ -137,14 +122,15 @@ def _define(name: str) -> Any:
 
     found = autograd.Derivatives(remember, backward, forward_mode)
     if has_norm:
-        found = autograd.running_again(again, tensors, lambda args: f"{read(name, args).asked.where}: y_norm")
+        found = autograd.running_again(again, tensors, lambda args: f"{calls.read(name, args).asked.where}: y_norm")
     results = tuple[Tensor, Tensor] if has_stats or has_norm else Tensor
-    return define(name, arguments_with(suffix), results, forward, fake, found, Transforms(batched, flops, by_images))
+    arguments, transforms = calls.arguments_with(suffix), Transforms(batched, flops, by_images)
+    return define(name, arguments, results, forward, fake, found, transforms)
 
 
 def called_of(ctx: Any, given: Sequence[Any]) -> Called:
     """The call that a context has, of its tensors."""
-    return with_more(Called(ctx.asked, *given[:4]), given[4:])
+    return calls.with_more(Called(ctx.asked, *given[:4]), given[4:])
 
 
 def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor | None) -> None:
@@ -225,10 +211,10 @@ def batched_call(called: Called, size: int, dims: Sequence[int | None]) -> tuple
 
     Batches of images are more images; batches of filters or biases are more groups, whose filters are plain.
     """
-    x, w, bias, residual = (with_batch(one, dim, size) for one, dim in zip(called[1:5], dims, strict=False))
+    x, w, bias, residual = (calls.with_batch(one, dim, size) for one, dim in zip(called[1:5], dims, strict=False))
     of_scales = (dims[4], dims[5]) if len(dims) == 6 else (None, None)
     if called.frames is not None:
-        x = torch.cat([with_batch(called.frames, dims[4], size), x], 3)
+        x = torch.cat([calls.with_batch(called.frames, dims[4], size), x], 3)
         called = called._replace(frames=None)
     if dims[1] is None and dims[2] is None:
         residual = None if residual is None else residual.flatten(0, 1)
@@ -253,9 +239,9 @@ def _apart(found: Any, size: int, axis: int) -> tuple[Any, Any]:
 
 _DEFINED = [
     *NAMES,
-    f"conv3d{WITH_FRAMES}",
-    *(f"{name}{suffix}" for name, suffix in itertools.product(_DENSE, (WITH_PROLOGUE, WITH_STATS))),
-    f"depthwise_conv1d{WITH_PROLOGUE}",
-    *(f"{name}{WITH_NORM}" for name in ("conv2d", "conv3d")),
+    f"conv3d{calls.WITH_FRAMES}",
+    *(f"{name}{suffix}" for name, suffix in itertools.product(_DENSE, (calls.WITH_PROLOGUE, calls.WITH_STATS))),
+    f"depthwise_conv1d{calls.WITH_PROLOGUE}",
+    *(f"{name}{calls.WITH_NORM}" for name in ("conv2d", "conv3d")),
 ]
 OPERATORS = {name: _define(name) for name in _DEFINED}
