@@ -141,17 +141,13 @@ def causal_conv1d_update(
     state = buffer.before(weight.shape[1] - 1)
     if not direct and torch.is_grad_enabled():  # the derivative needs it as it was, which torch's has a copy of
         state = state.clone()
-    if buffer.padding is not None:  # values of padding must not reach other rows through the kernel
-        steps = torch.where(buffer.padding[:, None, None], 0, steps)
-        state = torch.where(buffer.padding[:, None, None], 0, state)
+    steps, state = buffer.without_padding(steps, state)
     rows, filters, before = of_one_kind(steps, weight, state)
     fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     given = Call(rows, filters, bias, before, None, None, fits, act, layer, strict)
     y, final = convolve(given, direct=direct, lent=True)
-    y = host.in_dtype(y, x.dtype)
-    if buffer.padding is not None:
-        y = torch.where(buffer.padding[:, None, None], 0, y)
+    (y,) = buffer.without_padding(host.in_dtype(y, x.dtype))
     buffer.advance(steps, host.in_dtype(final, x.dtype) if fits else None)
     return like(x, y.squeeze(-1) if x.dim() == 2 else y)
 

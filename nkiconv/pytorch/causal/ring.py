@@ -20,6 +20,12 @@ class ConvState:
         self.indices = None if indices is None else indices.to(device).long()
         self.padding = None if self.indices is None else self.indices < 0
 
+    def without_padding(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Tensors [N, ...] with zeros for padding, whose values must not reach other rows through the kernel."""
+        if self.padding is None:
+            return tensors
+        return tuple(torch.where(self.padding.reshape(-1, *[1] * (one.dim() - 1)), 0, one) for one in tensors)
+
     def before(self, size: int) -> Tensor:
         """[N, C, size]: the inputs before x."""
         if self.begins is not None:

@@ -141,14 +141,11 @@ def causal_conv1d_split_update(
         raise GeometryError("weight: one tap needs no state; use causal_conv1d_split")
     buffer = ConvState(conv_state, None, conv_state_indices)
     state = buffer.before(weight.shape[1] - 1).clone()  # the derivative needs it as it was
-    tokens = steps
-    if buffer.padding is not None:  # values of padding must not reach other rows through the kernel
-        tokens, state = (torch.where(buffer.padding[:, None, None], 0, one) for one in (steps, state))
+    tokens, state = buffer.without_padding(steps, state)
     found: tuple[Tensor, ...] = causal_conv1d_split(
         tokens, weight, bias, splits=splits, activation=activation, eps=eps, initial_states=state, layer=where
     )
-    if buffer.padding is not None:
-        found = tuple(torch.where(buffer.padding[:, None, None, None], 0, one) for one in found)
+    found = buffer.without_padding(*found)
     if x.shape[0] > 0:
         with torch.no_grad():
             buffer.advance(steps.detach(), None)

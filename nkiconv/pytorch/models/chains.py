@@ -21,7 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from ..computers import modes
 from ..fused_module import operator_of, stored_filter
 from .classes import change_class, is_changed, ours
-from .follows import Region, module_of
+from .follows import Kinds, Region, module_of
 from .fusing import After, Ends, activation_of_norm, fused, hands_on, is_channel_norm, mark, norm_arguments
 from .norms import CLOSE, alone_of
 from .pending import Normed, Padding
@@ -120,7 +120,7 @@ def _of_region(region: Region) -> Iterator[tuple[str, _Steps | str]]:
             yield name, found
 
 
-def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
+def _steps(norm: fx.Node, kinds: Kinds) -> _Steps | str:
     """The chain that a call of a norm begins, or why it begins none."""
     if len(norm.args) != 1 or norm.kwargs:
         return _NOT_ALONE
@@ -145,7 +145,7 @@ def _steps(norm: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> _Steps | str:
     return _NOT_ALONE
 
 
-def activation_at(node: fx.Node, before: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> str | None:
+def activation_at(node: fx.Node, before: fx.Node, kinds: Kinds) -> str | None:
     """nkiconv's name of a node's activation, or None; the node is the only user of `before`."""
     value = _stepped(_of_nothing(), before, node, module_of(node, kinds))
     return value.activation if isinstance(value, Normed) else None

@@ -24,7 +24,7 @@ from ..computers.modes import is_autocast
 from ..fused_module import stored_filter
 from .chains import agrees
 from .classes import change_class, define
-from .follows import Region, module_of
+from .follows import Kinds, Region, module_of
 from .fusing import doubled, ends_of, mark
 from .pending import Upsampled, handed_on, tensor_of
 from .producers import are_hooked, nothing_changes, only_user
@@ -37,7 +37,6 @@ _SIGNATURE = inspect.signature(F.interpolate)
 _CASTS = ("float", "type_as", "to")
 #: Functions of Python that change nothing: a forward may look at its input's dtype.
 _PURE = (getattr, operator.eq)
-Kinds = Mapping[str, torch.nn.Module]
 
 
 def find(

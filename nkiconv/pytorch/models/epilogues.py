@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from . import videos
 from .chains import activation_at
-from .follows import Region, module_of
+from .follows import Kinds, Region, module_of
 from .fusing import ends_of, mark
 from .producers import are_hooked, is_through, nothing_changes, only_user, other_term
 from .report import Chain, Fold
@@ -33,7 +33,6 @@ class Epilogue(NamedTuple):
 
 
 _NOTHING = Epilogue(False, None)
-Kinds = Mapping[str, torch.nn.Module]
 Passes = Callable[[fx.Node], bool]
 
 

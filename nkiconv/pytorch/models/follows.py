@@ -21,6 +21,9 @@ from .norms import is_norm
 from .uses import called_whole
 from .ways import Copy, UntraceableError, graphs_of
 
+#: Modules by their names in a region.
+Kinds = Mapping[str, torch.nn.Module]
+
 
 class Pair(NamedTuple):
     """A convolution and the norm that follows it."""
@@ -65,7 +68,7 @@ class Region:
 
     prefix: str  # of names in it
     graphs: list[fx.Graph]
-    kinds: Mapping[str, torch.nn.Module]
+    kinds: Kinds
 
     @property
     def nodes(self) -> Iterator[fx.Node]:
@@ -73,7 +76,7 @@ class Region:
         return (node for graph in self.graphs for node in graph.nodes)
 
 
-def module_of(node: Any, kinds: Mapping[str, torch.nn.Module]) -> torch.nn.Module | None:
+def module_of(node: Any, kinds: Kinds) -> torch.nn.Module | None:
     """The module that a node calls; None of others, and of what is no node."""
     return kinds[str(node.target)] if isinstance(node, fx.Node) and node.op == "call_module" else None
 
@@ -129,12 +132,12 @@ def _read(graph: fx.Graph) -> set[str]:
 class _Graph:
     """Which modules one graph calls or reads, and its pairs."""
 
-    def __init__(self, graph: fx.Graph, kinds: Mapping[str, torch.nn.Module]) -> None:
+    def __init__(self, graph: fx.Graph, kinds: Kinds) -> None:
         self.calls, self.read = _calls(graph), _read(graph)
         self.used = self.calls.keys() | self.read
         self.pairs = {pair for node in graph.nodes for pair in self._pair(node, kinds)}
 
-    def _pair(self, node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> Iterator[Pair]:
+    def _pair(self, node: fx.Node, kinds: Kinds) -> Iterator[Pair]:
         """A norm of a convolution's result, where both are called once, and nothing else sees the result."""
         before = node.args[0] if len(node.args) == 1 and not node.kwargs else None
         if not (isinstance(before, fx.Node) and node.op == before.op == "call_module"):

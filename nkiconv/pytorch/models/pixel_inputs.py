@@ -5,7 +5,6 @@ The norm returns `NormedPixels`, which the first layer takes; any other use comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ..computers.modes import is_autocast
 from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
-from .follows import module_of
+from .follows import Kinds, module_of
 from .norm_kinds import affine, kind_of, norm_of_kind
 from .pending import Pending, tensor_of
 from .producers import modules_around
@@ -74,12 +73,12 @@ def channels_of(layer: Any) -> tuple[int, int]:
     return layer.in_channels, layer.out_channels
 
 
-def is_norm(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+def is_norm(node: fx.Node, kinds: Kinds) -> bool:
     """Whether a node may be a norm over channels."""
     return isinstance(module_of(node, kinds), _NORMS) or node.target in (F.layer_norm, F.rms_norm)
 
 
-def norm_before(layer: fx.Node, kinds: Mapping[str, torch.nn.Module], last: bool) -> str | None:
+def norm_before(layer: fx.Node, kinds: Kinds, last: bool) -> str | None:
     """The module whose result a layer alone reads, if it is one of `pixel_norms`."""
     node = layer.all_input_nodes[0]
     # of a module that torch.fx looks into, the innermost that the layer is not in

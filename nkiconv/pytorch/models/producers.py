@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from ..fused_module import operator_of
 from ..norm_act_modules import is_hooked
 from . import videos
-from .follows import Region, module_of
+from .follows import Kinds, Region, module_of
 from .fusing import is_channel_norm, norm_arguments, takes_statistics
 from .report import Chain
 from .ways import Copy, UntraceableError, graphs_of
@@ -38,7 +38,7 @@ def only_user(node: fx.Node) -> fx.Node | None:
     return users[0] if len(users) == 1 else None
 
 
-def sum_after(convolution: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> fx.Node | None:
+def sum_after(convolution: fx.Node, kinds: Kinds) -> fx.Node | None:
     """The sum with something else, not of fewer axes or rows, where that is all that sees a convolution's result."""
     node = only_user(convolution)
     if node is None or other_term(node, convolution) is None or are_hooked(convolution, node, kinds):
@@ -75,7 +75,7 @@ def modules_around(node: fx.Node) -> set[str]:
     return {name for name, _ in node.meta.get("nn_module_stack", {}).values()}
 
 
-def are_hooked(first: fx.Node, last: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+def are_hooked(first: fx.Node, last: fx.Node, kinds: Kinds) -> bool:
     """Whether a module that a value leaves or enters from one call to another has hooks, which would see it."""
     between = modules_around(first) ^ modules_around(last)
     return is_hooked(*(kinds[name] for name in between))
@@ -90,17 +90,14 @@ def quotient_after(node: fx.Node) -> fx.Node | None:
 
 
 def nothing_changes(
-    first: fx.Node,
-    last: fx.Node,
-    kinds: Mapping[str, torch.nn.Module],
-    passes: Callable[[fx.Node], bool] = lambda _: False,
+    first: fx.Node, last: fx.Node, kinds: Kinds, passes: Callable[[fx.Node], bool] = lambda _: False
 ) -> bool:
     """Whether nothing between two nodes changes a tensor in place; passes: tells other calls that do not."""
     between = itertools.takewhile(lambda one: one is not last, _after(first))
     return all(_is_harmless(one, kinds) or passes(one) for one in between)
 
 
-def is_through(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+def is_through(node: fx.Node, kinds: Kinds) -> bool:
     """Whether a call returns its first argument in eval mode: dropout and stochastic depth."""
     module = module_of(node, kinds)
     called: Any = node.target if module is None else type(module)
@@ -114,7 +111,7 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
         yield node
 
 
-def _is_harmless(node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> bool:
+def _is_harmless(node: fx.Node, kinds: Kinds) -> bool:
     module = module_of(node, kinds)
     return (
         isinstance(module, _HARMLESS)
