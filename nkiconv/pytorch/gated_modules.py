@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -113,7 +114,7 @@ class ConformerConv(torch.nn.Conv1d):
         if norm is not None and (norm.training or norm.running_mean is None):
             raise UnsupportedError(f"norm={shown(norm)}: must be in eval mode and keep statistics; call eval()")
         with torch.no_grad():
-            folded: torch.nn.Conv1d = conv if norm is None else fuse_conv_bn_eval(conv.eval(), norm)
+            folded: torch.nn.Conv1d = conv if norm is None else fuse_conv_bn_eval(copy.copy(conv).eval(), norm)
         given: Any = conv.padding if isinstance(conv.padding, str) else conv.padding[0]
         more: dict[str, Any] = {"activation": activation, "layer": layer}
         more["padding"] = given if padding is None else padding

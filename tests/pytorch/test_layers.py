@@ -238,8 +238,8 @@ def test_norms_of_pixels_with_packed_filters_and_final_frames(mode):
 def test_steps_of_stages_are_the_whole(layout, name, simulate):
     x, w, *_ = (one.detach() for one in LAYERS[name].given)
     conv, axis = torch.nn.Conv1d(4, 4, 3, padding=2, groups=4, bias=False), layout.index("W")
-    module = nn.GatedShortConv.from_module(conv, layout=layout)
-    assert module.weight is conv.weight
+    module = nn.GatedShortConv.from_module(conv, "BCx", "block.0", layout=layout)
+    assert (module.weight is conv.weight, module.layer) == (True, "block.0")
     module.load_state_dict({"weight": w[:, None]})
     whole, final = module(x, return_final_states=True)
     states, found = torch.zeros(2, 4, 2), []
@@ -263,6 +263,9 @@ def test_conformers_stage(simulate):
     alone = nn.ConformerConv.from_modules(conv, activation=None)
     assert alone.weight is conv.weight
     assert_within_share([alone(x)], [conv(F.glu(x, 1))], FLOAT32_SUMS)
+    shorter = nn.ConformerConv.from_modules(conv.train(), norm, padding="valid", layer="block.0")
+    assert (conv.training, shorter.layer) == (True, "block.0")
+    assert_within_share([shorter(x)], [found[..., 2:-2]], FLOAT32_SUMS)
 
 
 @pytest.mark.cover(3)
