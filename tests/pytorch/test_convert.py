@@ -150,6 +150,8 @@ def test_the_headline_is_the_share_of_flops():
     ({"fold_batchnorm": True, "filter": 1}, UnsupportedError, "2 reasons"),
     ({"fuse": 1}, UnsupportedError, "fuse=1: must be True or False"),
     ({"fuse": None}, UnsupportedError, "fuse=None: must be True or False"),
+    ({"fold_batchnorm": "no"}, UnsupportedError, "fold_batchnorm='no': must be True or False"),
+    ({"causal_conv1d": None, "inplace": 1}, UnsupportedError, "(?s)2 reasons.*causal_conv1d=None.*inplace=1: must be"),
     ({"polyphase": True}, UnsupportedError, "polyphase=True: is of what fuse=True finds; pass both"),
     ({"pack_filters": True}, UnsupportedError, "pack_filters=True: accepted are None, frozen"),
     ({"pack_filters": "frozen"}, UnsupportedError, "example_inputs=None: whether a packed filter is faster"),

@@ -157,6 +157,7 @@ def test_models_without_data_take_tensors_in_containers():
     (nn.Conv1d(3, 4, 1), {"lnc": True}, "lnc=True: must be 1 or 2"),
     (nn.Conv1d(3, 4, 1), {"layout": "HWCN"}, "layout='HWCN': accepted are None, NCHW, NHWC"),
     (nn.Conv1d(3, 4, 1), {"quick": True, "wide": True}, "drop one"),
+    (nn.Conv1d(3, 4, 1), {"training": "no"}, "training='no': must be True or False"),
     (nn.Conv1d(3, 4, 1), {"mode": "graph"}, r"^mode='graph': accepted are None, eager, compiled, xla; use one"),
     (nn.Conv1d(3, 4, 1), {"training": True, "fold_batchnorm": True}, "fold_batchnorm=True: what is folded is not"),
     (nn.Sequential(Cutting(), nn.Linear(2, 2, device="meta")), {}, "give its parameters data, which on meta they"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -125,10 +126,11 @@ def convert(
     """
     from . import packing  # which records a run of a converted model
 
-    own: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
-    raise_all("convert cannot run this call", list(_refused(model, filter, pack_filters, example_inputs, own)))
+    options: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
+    options |= {"causal_conv1d": causal_conv1d, "functional": functional}
+    flags = {**options, "inplace": inplace}
+    raise_all("convert cannot run this call", list(_refused(model, filter, pack_filters, example_inputs, flags)))
     modes.wants_strict_nonfinite(strict_nonfinite)
-    options = {**own, "causal_conv1d": causal_conv1d, "functional": functional}
     if pack_filters:
         copied(model, "convert it before that (FSDP2's fully_shard keeps frozen filters), or pass pack_filters=None")
     share = None
@@ -178,9 +180,9 @@ def convert(
 
 
 def _refused(
-    model: Any, filter: Any, pack_filters: Any, example_inputs: Any, own: dict[str, Any]
+    model: Any, filter: Any, pack_filters: Any, example_inputs: Any, flags: dict[str, Any]
 ) -> Iterator[NkiconvError]:
-    """Errors of arguments; own: fold_batchnorm, fuse and polyphase by name."""
+    """Errors of arguments."""
     from . import packing
 
     if not isinstance(model, torch.nn.Module):
@@ -191,12 +193,12 @@ def _refused(
         kind = type(example_inputs).__name__
         yield DtypeError(f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)")
     yield from packing.violations(pack_filters, example_inputs)
-    yield from refused(UnsupportedError, *(rules.flag(name, own[name]) for name in ("fuse", "polyphase")))
-    if own["polyphase"] is True and own["fuse"] is False:
+    yield from refused(UnsupportedError, *itertools.starmap(rules.flag, flags.items()))
+    if flags["polyphase"] is True and flags["fuse"] is False:
         yield UnsupportedError("polyphase=True: is of what fuse=True finds; pass both")
-    if own["fuse"] is True and pack_filters is not None:
+    if flags["fuse"] is True and pack_filters is not None:
         yield UnsupportedError("fuse=True: does not go with pack_filters; pass one of them")
-    evals = {"fold_batchnorm=True": own["fold_batchnorm"], "pack_filters='frozen'": pack_filters}
+    evals = {"fold_batchnorm=True": flags["fold_batchnorm"], "pack_filters='frozen'": pack_filters}
     for argument, wanted in evals.items():
         yield from batchnorm.violations(model, argument) if wanted else ()
 

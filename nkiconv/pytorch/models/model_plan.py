@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import textwrap
 from collections import Counter
@@ -354,7 +355,8 @@ def plan_model(
     if not isinstance(inputs, (tuple, list)):
         kind = type(inputs).__name__
         raise DtypeError(f"inputs: must be a list or tuple of forward's arguments, not {kind}; pass [x]")
-    refuse(UnsupportedError, rules.lnc(lnc))
+    flags = {"training": training, "advice": advice, "quick": quick, "wide": wide, "use_cache": use_cache}
+    refuse(UnsupportedError, rules.lnc(lnc), *itertools.starmap(rules.flag, flags.items()))
     if quick and wide:
         raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
     refuse(UnsupportedError, launch_mode(mode))
