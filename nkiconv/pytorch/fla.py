@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from .. import rules
-from ..errors import refused
+from ..errors import refuse, refused
 from .causal.functions import causal_conv1d_fn
 from .causal.functions import causal_conv1d_update as of_steps
-from .errors import DtypeError, GeometryError, LayoutError, raise_all
+from .errors import DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import unscripted
 from .operators.tensor_kinds import tensor_violations
 
@@ -56,6 +56,7 @@ def causal_conv1d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "causal_conv1d"
+    refuse(UnsupportedError, rules.flag("output_final_state", output_final_state))
     _check(where, x, weight, residual)
     if initial_state is not None:
         width = weight.shape[1] if weight.dim() == 2 else 0

@@ -342,6 +342,8 @@ refused(fla.causal_conv1d, {"x": X, "weight": W}, [
     ({"weight": W[:2]}, GeometryError, "weight.shape"),
     ({"residual": X[:1]}, GeometryError, "residual.shape=.1, 5, 3.: must be x"),
     ({"initial_state": integers(2, 3, 3)}, GeometryError, "initial_state: must be"),
+    ({"residual": X.double()}, DtypeError, "residual.dtype=torch.float64: must be x's, torch.float32"),
+    ({"output_final_state": "no"}, UnsupportedError, "output_final_state='no': must be True or False"),
 ])  # fmt: skip
 refused(fla.causal_conv1d_update, {"x": X, "cache": integers(2, 3, 4), "residual": None, "weight": W}, [
     ({}, LayoutError, "x.shape=.2, 5, 3."),
@@ -381,6 +383,7 @@ refused(pytorch.glu_conv1d, {"input": X[:, :8], "weight": W}, [
     ({"return_final_states": True}, GeometryError, "use 'causal'"),
 ])  # fmt: skip
 ROWS += [
+    (lambda: pytorch.install_causal_conv1d(replace="no"), UnsupportedError, "replace='no': must be True or False"),
     (lambda: nn.GatedShortConv.from_module(torch.nn.Conv1d(4, 4, 3)), UnsupportedError, "filter a channel"),
     (lambda: nn.ConformerConv.from_modules(torch.nn.Conv1d(4, 4, 3, groups=4), torch.nn.BatchNorm1d(4)),
      UnsupportedError, "eval mode"),

@@ -16,7 +16,8 @@ from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import Any
 
-from ...errors import UnsupportedError
+from ... import rules
+from ...errors import UnsupportedError, refuse
 from .installation import Installation
 from .model_files import looks, set_in
 from .package import MODULES, VERSION
@@ -50,6 +51,7 @@ def install_causal_conv1d(*, replace: bool = False) -> Installation:
 
     Raises: UnsupportedError if the package's own modules are imported and replace is False.
     """
+    refuse(UnsupportedError, rules.flag("replace", replace))
     real = sorted(name for name in sys.modules if _of_package(name) and not _is_ours(sys.modules[name]))
     if real and not replace:
         raise UnsupportedError(
