@@ -29,12 +29,11 @@ from .computers.arrays import to_numpy
 from .errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import one_call
 from .operators.blocks import Block, define_block
-from .operators.called import Called
+from .operators.called import Called, SplitCall
 from .operators.calls import call, own
 from .operators.convolution import Convolution
 from .operators.frames import last_of, with_state
 from .operators.registrar import arguments_of
-from .operators.split_call import SplitCall
 from .operators.tensor_kinds import DTYPES, beside_violations, tensor_violations
 
 NAME = "gated_conv1d"

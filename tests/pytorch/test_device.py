@@ -22,10 +22,9 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.pytorch import causal_conv1d_split, pack_filter
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.pytorch.computers.arrays import from_numpy, to_numpy
-from nkiconv.pytorch.operators.called import Called
+from nkiconv.pytorch.operators.called import Called, SplitCall
 from nkiconv.pytorch.operators.convolution import Convolution
 from nkiconv.pytorch.operators.registrar import registrar
-from nkiconv.pytorch.operators.split_call import SplitCall
 
 pytestmark = pytest.mark.simulator_only
 

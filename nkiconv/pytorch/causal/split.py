@@ -31,11 +31,10 @@ from ..computers import agreements, host, modes
 from ..errors import ComparisonError, DtypeError, GeometryError, LayoutError, UnsupportedError, raise_all
 from ..function_modes import one_call
 from ..operators.blocks import Block, define_block
-from ..operators.called import Called
+from ..operators.called import SPLIT, Called, SplitCall
 from ..operators.calls import own
 from ..operators.frames import last_of, with_state
 from ..operators.registrar import arguments_of
-from ..operators.split_call import NAME, SplitCall
 from ..operators.tensor_kinds import DTYPES
 from ..places import int_of, number_of
 from . import operator, states
@@ -332,7 +331,7 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
 
 CAUSAL_CONV1D_SPLIT = define_block(
     Block(
-        NAME, _ARGUMENTS, called, list[Tensor], _check, _made, _of_own_memory,
+        SPLIT, _ARGUMENTS, called, list[Tensor], _check, _made, _of_own_memory,
         lambda given: modes.lazy("device").causal_conv1d_split(given),
         lambda given: modes.lazy("simulated").causal_conv1d_split(given),
         _compared, _again, _flops, rows=lambda given: (0, 3) if given.cu_seqlens is None else (),

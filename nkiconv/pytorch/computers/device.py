@@ -26,10 +26,9 @@ from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
 from ...schedules.split import is_step
-from ..operators.called import Called, FilterCall
+from ..operators.called import Called, FilterCall, SplitCall
 from ..operators.convolution import filter_like, is_empty
 from ..operators.pixel_norm import both, numbers_of, tensors_of
-from ..operators.split_call import SplitCall
 from .host import Filters
 from .statistics import of_nothing
 

@@ -21,11 +21,10 @@ from ...bounds import epilogue_bound, error_bound, prologue_bound, returned_stat
 from ...reference import ChannelNorm, abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
 from ...schedules.split import is_step
 from ..errors import ComparisonError
-from ..operators.called import Called, FilterCall
+from ..operators.called import Called, FilterCall, SplitCall
 from ..operators.convolution import Convolution, is_empty
 from ..operators.frames import joined, last_of
 from ..operators.pixel_norm import both, numbers_of, tensors_of
-from ..operators.split_call import SplitCall
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
 from .arrays import from_numpy, to_numpy

@@ -32,6 +32,7 @@ from .report import Doubling
 from .ways import Copy, UntraceableError, graphs_of
 
 _MODES = ("nearest", "nearest-exact")
+_GROWN = partial(F.interpolate, scale_factor=2, mode=_MODES[0])
 _SIGNATURE = inspect.signature(F.interpolate)
 #: Methods that return a tensor, or one of another dtype, of which the convolution reads the same pixels.
 _CASTS = ("float", "type_as", "to")
@@ -147,12 +148,8 @@ def _reasons(model: torch.nn.Module, name: str, taken: Sequence[str], polyphase:
         yield "its convolution is transposed, or is none of images"
     elif convolution.padding_mode != "zeros":
         yield f"its convolution pads by padding_mode={convolution.padding_mode!r}"
-    elif not (stored_filter(convolution).is_meta or agrees(convolution, _grown, partial(doubled, polyphase=polyphase))):
+    elif not (stored_filter(convolution).is_meta or agrees(convolution, _GROWN, partial(doubled, polyphase=polyphase))):
         yield "fused, it differs by more than rounding explains"
-
-
-def _grown(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode=_MODES[0])
 
 
 def take(model: torch.nn.Module, fused: Sequence[Doubling]) -> None:

@@ -1,4 +1,4 @@
-"""Norms of channels as a run in float64 shows them: their classes prove nothing.
+"""Norms of channels, and of the channels of pixels, as a run in float64 shows them: their classes prove nothing.
 
 The scale, shift and activation of a norm with fixed statistics, any module with running_mean and running_var, torch's
 or not: act(scale * x + shift) for each channel, on numbers far to both sides of where activations bend. And the
@@ -18,8 +18,10 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...activations import ACTIVATIONS
+from ...pixel_norms import NORMS
 from ..computers.host import activate
 from ..norm_act_modules import is_hooked
+from ..operators.pixel_norm import PixelNorm, normalized
 
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.
 CLOSE = 1e-5
@@ -170,3 +172,53 @@ def _seen(norm: Any) -> str | None:
         if not names or not all(are_close(*pair) for pair in buffers):
             return None
     return min(names)
+
+
+#: What torch.nn.functional.normalize takes for the least length of a pixel; it has no eps.
+_LEAST_LENGTH = 1e-12
+#: Lengths of pixels on which a norm is seen, at which an eps of 1e-6 would show.
+_SCALES = (1e-3, 1.0, 1e3)
+
+
+def affine_of_pixels(norm: Any, channels: int) -> tuple[Tensor | None, Tensor | None] | None:
+    """Weight and bias of a norm, [K] or None; None where they are not of so many channels."""
+    weight, bias = getattr(norm, "gamma", getattr(norm, "weight", None)), getattr(norm, "bias", None)
+    if weight is None and not isinstance(bias, Tensor):
+        return None, None
+    if not isinstance(weight, Tensor) or weight.numel() != channels or weight.shape[0] != channels:
+        return None
+    return weight.flatten(), bias.flatten() if isinstance(bias, Tensor) and bias.numel() == channels else None
+
+
+def norm_of_kind(
+    norm: Any, kind: str, channels: int, scale: Tensor | None = None, shift: Tensor | None = None
+) -> PixelNorm:
+    """A norm with its parameters as they are now, times scale plus shift, [K] or None."""
+    own, eps = affine_of_pixels(norm, channels), getattr(norm, "eps", None)
+    assert own is not None  # they were found to go with the convolution
+    weight, bias = (one if scale is None or one is None else one * scale for one in own)
+    weight = scale if weight is None else weight
+    bias = bias if shift is None else shift if bias is None else bias + shift
+    return PixelNorm(kind, weight, bias, eps if isinstance(eps, float) else _LEAST_LENGTH**2 / channels, False)
+
+
+@torch.no_grad()
+def kind_of(norm: Any, channels: int, rank: int, is_meta: bool, last: bool = False) -> str | None:
+    """Which of `pixel_norms.NORMS` a norm computes, in float64, of pixels of several lengths and of zeros, of images of
+    so many axes, whose channels are the last of all where `last` says so."""
+    if getattr(norm, "eps", 0.0) is None:  # of x's dtype
+        return None
+    alone = alone_of(norm, is_meta)
+    generator = torch.Generator().manual_seed(0)
+    for one in alone.parameters():
+        one.copy_(torch.randn(one.shape, dtype=torch.float64, generator=generator))
+    u = torch.randn(len(_SCALES) + 1, channels, *[2] * rank, dtype=torch.float64, generator=generator)
+    u *= torch.tensor([0.0, *_SCALES], dtype=torch.float64).reshape(-1, *[1] * (rank + 1))
+    try:
+        expected = alone(u.movedim(1, -1)).movedim(-1, 1) if last else alone(u)
+    except Exception:  # the norm's own code, which may raise whatever it likes
+        return None
+    for kind in NORMS:
+        if are_close(expected, normalized(u, norm_of_kind(alone, kind, channels))):
+            return kind
+    return None

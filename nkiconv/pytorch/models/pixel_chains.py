@@ -25,7 +25,7 @@ from ..errors import NkiconvError
 from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed, origin
-from .norm_kinds import affine, kind_of, norm_of_kind
+from .norms import affine_of_pixels, kind_of, norm_of_kind
 from .pending import PRODUCTS, SUMS, Joined, Modulated, drops_nothing, handed_on, tensor_of
 from .prices import norm_pays
 from .report import Chain
@@ -144,7 +144,7 @@ def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Seq
         yield "a module of it has hooks, which would see no tensor"
     if "forward" in vars(norm):
         yield "a module of it has a forward of its own"
-    if affine(norm, convolution.out_channels) is None:
+    if affine_of_pixels(norm, convolution.out_channels) is None:
         yield f"has no weight of the convolution's {convolution.out_channels} channels"
         return
     if _seen(norm, convolution) is None:
@@ -192,7 +192,7 @@ def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
         takes = isinstance(input, Summed) and input.is_open() and input.norm is None and not (args or named)
         takes = takes and (input.channels, input.last) == vars(self)[SEEN][1:] and not is_hooked(self)
-        takes = takes and affine(self, input.channels) is not None
+        takes = takes and affine_of_pixels(self, input.channels) is not None
         return input.but(norm=self) if takes else kind.forward(self, tensor_of(input), *args, **named)
 
     return (kind,), {"forward": forward, "plain_forward": kind.forward}

@@ -16,7 +16,7 @@ from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
 from .classes import change_class, define, is_changed
 from .follows import Kinds, module_of
-from .norm_kinds import affine, kind_of, norm_of_kind
+from .norms import affine_of_pixels, kind_of, norm_of_kind
 from .pending import Pending, tensor_of
 from .producers import modules_around
 
@@ -58,7 +58,7 @@ def hands_on_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     def forward(self: Any, input: Any) -> Any:
         x = tensor_of(input)
         pends = isinstance(x, Tensor) and x.dim() == 4 and not is_autocast(x.device.type)
-        pends = pends and affine(self, x.shape[-1 if vars(self)[_KIND][1] else 1]) is not None
+        pends = pends and affine_of_pixels(self, x.shape[-1 if vars(self)[_KIND][1] else 1]) is not None
         if not pends or is_hooked(self):
             return kind.forward(self, x)
         return NormedPixels(self, x, kind.forward)
@@ -89,7 +89,7 @@ def norm_before(layer: fx.Node, kinds: Kinds, last: bool) -> str | None:
         return None
     inputs, is_meta = channels_of(linear)[0], stored_filter(linear).is_meta
     hooked = is_hooked(norm) or "forward" in vars(norm)
-    if hooked or affine(norm, inputs) is None:
+    if hooked or affine_of_pixels(norm, inputs) is None:
         return None
     return None if kind_of(norm, inputs, 2, is_meta, last) is None else name
 

@@ -31,11 +31,10 @@ from ..causal import split, states
 from ..causal.installation import Installation
 from ..causal.states import Call
 from ..operators import filter_gradients
+from ..operators.called import SPLIT, SplitCall
 from ..operators.calls import WITH_NORM, WITH_PROLOGUE, WITH_STATS, read
 from ..operators.convolution import filter_like
 from ..operators.gradients import GRADIENT
-from ..operators.split_call import NAME as SPLIT
-from ..operators.split_call import SplitCall
 from ..operators.tensor_kinds import DTYPES
 from . import pixel_chains
 from .callers import READS_NOTHING

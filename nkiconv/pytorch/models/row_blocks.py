@@ -88,7 +88,8 @@ def _proved(name: str, module: torch.nn.Module, causal_conv1d: bool, copied: Cop
     calls = tuple(call for mode in noted for call in mode.calls)
     if not calls:
         return RowBlock(name, reason="what its forward does around the convolution is in no fused call")
-    if not is_meta and not _agree(found, expected):
+    limit = CLOSE * expected.abs().max()
+    if not is_meta and not (found.shape == expected.shape and bool(((found - expected).abs() <= limit).all())):
         return RowBlock(name, reason="fused, it differs by more than rounding explains")
     means = {id(mean) for mode in noted for mean in mode.norms}
     norms = [inner for inner, part in alone.named_modules() if id(getattr(part, "running_mean", None)) in means]
@@ -136,11 +137,6 @@ def _run(module: torch.nn.Module, x: Tensor) -> Tensor:
     if not isinstance(first, Tensor):
         raise TypeError(f"it returns {type(first).__name__}")
     return first
-
-
-def _agree(found: Tensor, expected: Tensor) -> bool:
-    limit = CLOSE * expected.abs().max()
-    return found.shape == expected.shape and bool(((found - expected).abs() <= limit).all())
 
 
 def _take_one(module: torch.nn.Module, convolutions: Sequence[str]) -> None:
