@@ -352,27 +352,17 @@ def plan_model(
     Raises: DtypeError, UnsupportedError, also where the model itself raises; PlanningError, under AWS's NKI, where the
         process that searches ends or cannot start.
     """
-    if not isinstance(inputs, (tuple, list)):
-        kind = type(inputs).__name__
-        raise DtypeError(f"inputs: must be a list or tuple of forward's arguments, not {kind}; pass [x]")
-    flags = {"training": training, "advice": advice, "quick": quick, "wide": wide, "use_cache": use_cache}
-    refuse(UnsupportedError, rules.lnc(lnc), *itertools.starmap(rules.flag, flags.items()))
-    if quick and wide:
-        raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
-    refuse(UnsupportedError, launch_mode(mode))
-    refuse(LayoutError, rules.layout("layout", layout, (None, *LAYOUTS)))
-    if training and fold_batchnorm:
-        raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
-    advance("running the model", None)
+    how = {"wide": wide, "use_cache": use_cache, "quick": quick}
     options = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
     options |= {"causal_conv1d": causal_conv1d, "functional": functional}
+    _check(inputs, lnc, layout, mode, {"training": training, "advice": advice, **how, **options})
+    advance("running the model", None)
     found = record(model, inputs, named or {}, training=training, **options)
     rows = []
     for i, (convolved, layers) in enumerate(found.convolved.items()):
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))
         names = tuple(dict.fromkeys(layers))
         convolved = _in_layout(convolved, layout)
-        how = {"wide": wide, "use_cache": use_cache, "quick": quick}
         try:
             rows.append(Row(convolved, names, len(layers), _plan_of(convolved, lnc, told, how)))
         except UnsupportedError as error:
@@ -381,14 +371,27 @@ def plan_model(
     kept, uncalled = kept_of(found, functional), _uncalled(found)
     each = {row.convolved: row.instructions // row.calls for row in rows}
     calls = tuple((layer, each[_in_layout(convolved, layout)]) for layer, convolved in found.order)
-    total = sum(row.us for row in rows)
     single = [row for row in rows if not row.convolved.has_one_way]
-    said = advise(single, lnc, total, advance, use_cache=use_cache) if advice else ()
+    said = advise(single, lnc, sum(row.us for row in rows), advance, use_cache=use_cache) if advice else ()
     fusing = folding(model, rows, lnc) if advice and not (fold_batchnorm or training) else ""
     return ModelPlan(
         tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls,
         advice=said, fusing=fusing, statistics=rows_of(found.statistics, lnc), mode=mode,
     )  # fmt: skip
+
+
+def _check(inputs: Any, lnc: Any, layout: Any, mode: Any, flags: dict[str, Any]) -> None:
+    """Refuse arguments of `plan_model`; flags: those that are True or False."""
+    if not isinstance(inputs, (tuple, list)):
+        kind = type(inputs).__name__
+        raise DtypeError(f"inputs: must be a list or tuple of forward's arguments, not {kind}; pass [x]")
+    refuse(UnsupportedError, rules.lnc(lnc), *itertools.starmap(rules.flag, flags.items()))
+    if flags["quick"] and flags["wide"]:
+        raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
+    refuse(UnsupportedError, launch_mode(mode))
+    refuse(LayoutError, rules.layout("layout", layout, (None, *LAYOUTS)))
+    if flags["training"] and flags["fold_batchnorm"]:
+        raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
 
 
 def _plan_of(convolved: Convolved, lnc: int, advance: Advance, how: dict[str, bool]) -> Plan:
