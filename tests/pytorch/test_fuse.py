@@ -431,7 +431,7 @@ def test_other_upsamplings_are_none(how):
 
 
 def test_a_fused_call_that_differs_is_left(monkeypatch):
-    monkeypatch.setattr(doublings, "_grown", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
+    monkeypatch.setattr(doublings, "_GROWN", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
     assert told(convert(drawn(fm.Grown()).eval(), fuse=True)) == [": fused, it differs by more than rounding explains"]
 
 

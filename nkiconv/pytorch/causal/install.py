@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from ... import rules
-from ...errors import UnsupportedError, refuse
+from ...errors import refuse
+from ..errors import UnsupportedError
 from .installation import Installation
 from .model_files import looks, set_in
 from .package import MODULES, VERSION
