@@ -33,12 +33,8 @@ def tensors(*, indirect: bool = False, **operands: Any) -> None:
 def narrow(**operands: NkiTensor) -> None:
     """No operand is int64 (NKI055)."""
     for name, tensor in operands.items():
-        _narrow(name, tensor)
-
-
-def _narrow(name: str, tensor: NkiTensor) -> None:
-    if tensor.dtype == "int64":
-        fail("NKI055", f"{name} is int64", **{name: tensor})
+        if tensor.dtype == "int64":
+            fail("NKI055", f"{name} is int64", **{name: tensor})
 
 
 def on_chip(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
@@ -59,7 +55,7 @@ def _walk(name: str, tensor: NkiTensor) -> int:
         fail("NKI054", f"{name} is an indirect view", **{name: tensor})
     if not tensor.on_chip:
         fail("NKI040", f"{name} is in {tensor.buffer.name}, engines read and write SBUF and PSUM", **{name: tensor})
-    _narrow(name, tensor)
+    narrow(**{name: tensor})
     start, count = first_partition(tensor), tensor.shape[0]
     step = hw.PARTITIONS if count > 64 else 64 if count > hw.QUADRANT_PARTITIONS else hw.QUADRANT_PARTITIONS
     if start % step:
@@ -151,17 +147,12 @@ def not_both_psum(**operands: NkiTensor) -> None:
 def writable(**operands: NkiTensor) -> None:
     """A destination addresses each element once (NKI017)."""
     for name, tensor in operands.items():
-        if aliases(tensor):
+        if aliases(tensor.shape, tensor.strides):
             fail("NKI017", f"{name} addresses some elements more than once", **{name: tensor})
 
 
-def aliases(tensor: NkiTensor) -> bool:
-    """Whether a view has an element twice."""
-    return _aliases(tensor.shape, tensor.strides)
-
-
 @functools.lru_cache(maxsize=1 << 14)
-def _aliases(shape: Ints, strides: Ints) -> bool:
+def aliases(shape: Ints, strides: Ints) -> bool:
     """Whether a view has an element twice."""
     dims = sorted(((n, abs(s)) for n, s in zip(shape, strides, strict=True) if n > 1), key=lambda dim: dim[1])
     reach = 0

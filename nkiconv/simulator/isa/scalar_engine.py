@@ -82,7 +82,7 @@ def activation(
     if (reduces and reduce_op is None) or (reduce_op is not None and reduce_op is not OPS["add"]):
         fail("NKI068", f"reduce_op={reduce_op!r} with reduce_cmd.{reduce_cmd.name}; only nl.add", data=data)
     writes = (dst, *check_reduce_res(reduce_res, data))
-    scrap = reduces and check.aliases(dst)
+    scrap = reduces and check.aliases(dst.shape, dst.strides)
     if not scrap:
         check.writable(dst=dst)
     if program.numeric:

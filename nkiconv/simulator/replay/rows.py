@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from statistics import median
-from typing import NamedTuple
 
 from ..dtypes import DTYPES
 from ..timeline import Options, Tasks, run
@@ -60,16 +59,8 @@ def error(predicted: float | None, seen: float | None) -> float | None:
     return None if predicted is None or not seen else predicted / seen - 1.0
 
 
-class _Kind(NamedTuple):
-    """The properties that one row's instructions share."""
-
-    opcode: str
-    engine: str
-    memory: str
-    dtype: str
-    n: str
-    state: str
-    price: AnyPrice
+#: What one row's instructions share: its texts up to `state`, and their price.
+_Kind = tuple[tuple[str, str, str, str, str, str], AnyPrice]
 
 
 @dataclass
@@ -89,14 +80,14 @@ def rows(trace: Trace, prices: Sequence[AnyPrice], rates: Rates) -> Iterator[Row
         measured = _dma(record, records) if record.dma is not None else _instruction(record, before, trace)
         issue = _issue(record, after, trace)
         for state, latency in measured:
-            samples = found[_Kind(record.opcode, record.engine, *_operands(record), state, price)]
+            samples = found[(record.opcode, record.engine, *_operands(record), state), price]
             samples.latencies.append(latency)
             if issue is not None and state != ALONE:
                 samples.issues.append(issue)
-    for kind, samples in found.items():
-        latency_ns, issue_ns = _predicted(kind.price, kind.engine, kind.state, rates)
+    for (texts, price), samples in found.items():
+        latency_ns, issue_ns = _predicted(price, texts[1], texts[-1], rates)
         yield Row(
-            *kind[:-1],
+            *texts,
             count=len(samples.latencies),
             seen_latency_ns=median(samples.latencies),
             latency_ns=latency_ns,
