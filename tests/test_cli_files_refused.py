@@ -24,7 +24,7 @@ from shell import run
 
 from nkiconv.errors import NkiconvError
 from nkiconv.tools.cli import files
-from nkiconv.tools.cli.work import Work
+from nkiconv.tools.cli.file_work import Work
 
 pytestmark = pytest.mark.simulator_only
 

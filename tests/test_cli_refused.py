@@ -9,7 +9,7 @@ from cli_files import good_files
 from shell import run
 
 from nkiconv.tools import verify
-from nkiconv.tools.cli.work import Work
+from nkiconv.tools.cli.file_work import Work
 from nkiconv.tools.measure import torch_neuron
 
 pytestmark = pytest.mark.simulator_only

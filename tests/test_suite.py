@@ -21,7 +21,7 @@ from nkiconv.rules import DIRECTIONS, LAYOUTS
 from nkiconv.simulator import isa, language
 from nkiconv.tools import bench
 from nkiconv.tools.cli import app
-from nkiconv.tools.suites import csv_rows, deepbench, h200, nki_library, profile_table, roofline_plot, suite
+from nkiconv.tools.suites import csv_rows, deepbench, nki_library, profile_table, roofline_plot, suite
 from nkiconv.tools.tables import deepbench as tables
 from nkiconv.tools.tables import readme
 
@@ -34,7 +34,7 @@ def test_rows_of_some_cases():
     (row,) = document["rows"]
     assert (row["case"], row["dtype"], row["verdict"], row["channels_checked"]) == ("kda_bf16", "bf16", "pass", 384)
     assert row["x_copy_floor"] == pytest.approx(row["modelled_us"] / row["copy_floor_us"])
-    assert row["h200_cudnn_fraction"] == h200.fractions()["kda_bf16", "bf16"]
+    assert row["h200_cudnn_fraction"] == suite.h200_fractions()["kda_bf16", "bf16"]
     mean = document["geometric_means"]["x_copy_floor"]
     assert (mean["rows"], mean["mean"]) == (1, pytest.approx(row["x_copy_floor"]))
 

@@ -44,7 +44,7 @@ _AWS_PACKAGES = (
     ("neuronx-cc", "neuronxcc", "trn2: the compiler"),
     ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
 )
-#: How to get AWS's packages.
+#: Where AWS's packages come from.
 FROM_AWS = "from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
 _VARIABLES = ("NKICONV_NKI", VARIABLE, launches.TARGET, launches.DEGREE, launches.FLAGS)
 #: Accepted values of the target platform variables; unset is accepted too.

@@ -19,7 +19,7 @@ from nkiconv import cases
 from nkiconv.planner.plan import SHIPPED
 from nkiconv.pytorch import plan_model
 from nkiconv.pytorch.models.model_plan import ModelPlan
-from nkiconv.tools.suites import h200
+from nkiconv.tools.suites.suite import h200_fractions
 from nkiconv.whole_file import write_page
 
 #: Net, its name in the zoo, its inputs, and what its config has otherwise than by default.
@@ -58,7 +58,7 @@ def on_h200(found: ModelPlan) -> str:
     shapes = {row.convolved.problem.replace(N=1) for row in found.rows}
     shares = [
         f"{name} {share:.0%}"
-        for (name, dtype), share in h200.fractions().items()
+        for (name, dtype), share in h200_fractions().items()
         if cases.get(name).problem.replace(N=1, dtype=dtype) in shapes
     ]
     return ", ".join(shares)

@@ -91,13 +91,11 @@ def compare(
     old: Mapping[str, Constant],
     new: Mapping[str, Constant],
     cases: Iterable[Case],
-    *,
-    lnc: int = 2,
     advance: Advance = ignore,
 ) -> Comparison:
     """The constants in which two targets differ, and the plans of cases under both.
 
-    Args: old, new: every constant of a target, as `load_target` returns them. lnc: cores, 1 or 2.
+    Args: old, new: every constant of a target, as `load_target` returns them.
     Raises UnsupportedError: a case that cannot be planned, before any work.
     """
     chosen = list(cases)
@@ -107,7 +105,7 @@ def compare(
     changes = []
     for i, case in enumerate(chosen):
         advance(case.name, i / len(chosen))
-        changes.append(_change(case, _overrides(old), _overrides(new), lnc))
+        changes.append(_change(case, _overrides(old), _overrides(new)))
     return Comparison(found, tuple(changes))
 
 
@@ -116,12 +114,12 @@ def _overrides(target: Mapping[str, Constant]) -> Overrides:
     return tuple(sorted((name, one.value) for name, one in target.items() if one.value != CONSTANTS[name].value))
 
 
-def _change(case: Case, old: Overrides, new: Overrides, lnc: int) -> Change:
+def _change(case: Case, old: Overrides, new: Overrides) -> Change:
     before, after = (
-        answer(Request(problem=case.problem, lnc=lnc, constants=constants, operation=case_operation(case).name))
+        answer(Request(problem=case.problem, lnc=2, constants=constants, operation=case_operation(case).name))
         for constants in (old, new)
     )
     if (before.algorithm, before.config) == (after.algorithm, after.config):
         return Change(case.name, before, after.modelled_us, after)
-    kept, _ = profile_case(case, lnc=lnc, algorithm=before.algorithm, config=before.config, constants=new)
+    kept, _ = profile_case(case, algorithm=before.algorithm, config=before.config, constants=new)
     return Change(case.name, before, kept.profile.modelled_us, after)

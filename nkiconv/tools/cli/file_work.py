@@ -1,4 +1,4 @@
-"""`nkiconv run` on files: the convolution from options and files, and y written in its file's format."""
+"""The work of `nkiconv run`: a convolution, from options and files too, and y written in its file's format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +16,43 @@ from ...problem import DTYPES, ConvProblem, dtype_name
 from ...reference import AnyArray
 from . import files
 from .file_options import BY_RANK, FileOptions
-from .work import Work
+
+if TYPE_CHECKING:
+    from ...api.epilogue import Epilogue
+    from ..verify import Report
 
 _CANNOT = "nkiconv run cannot run these files"
 #: Orders of x, residual and y with the channels last.
 _CHANNELS_LAST = ("NHWC", "NWC")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A convolution to run: arrays as the kernel takes them, and everything checked."""
+
+    name: str
+    operation: str  # the caller's name; all but depthwise_conv1d run as conv2d
+    x: AnyArray
+    w: AnyArray
+    problem: ConvProblem
+    epilogue: Epilogue
+    filter_layout: str | None = None
+
+    def verify(
+        self, verify: Any, *, keep: bool, channels: int | str, **how: Any
+    ) -> tuple[list[Report], AnyArray | None]:
+        """A report for each LNC degree, and y of the first as the kernel returns it; None unless `keep`.
+
+        verify: the module of that name. channels: how many to check; all of a y that is kept. how: as its functions
+        take it.
+        """
+        how["channels"] = "all" if keep else channels
+        arguments = self.name, self.x, self.w, self.problem, self.epilogue
+        if self.operation == "depthwise_conv1d":
+            found: tuple[list[Report], AnyArray | None] = verify.verify_depthwise_conv1d(*arguments, keep=keep, **how)
+            return found
+        reports, y = verify.verify_conv(*arguments, filter_layout=self.filter_layout, **how)
+        return [dataclasses.replace(report, operation=self.operation) for report in reports], y if keep else None
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from rich.text import Text
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
 from .file_options import FileOptions
-from .file_work import Written, file_work
+from .file_work import Work, Written, file_work
 from .kernels import KernelCall, is_kernel, unnamed
 from .options import Algorithm, Arg, Names, Precision, given_options, named_cases
 from .shell import JsonOption, asked, console, fail_unless, notes, print_json, prints_tables, progress, say
 from .show import REPORT_NOTES, report_grid, show_verdict, verdict
-from .work import Work
 
 if TYPE_CHECKING:
     from ..verify import Report

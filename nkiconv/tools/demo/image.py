@@ -74,30 +74,16 @@ def draw(picture: AnyArray, blurred: AnyArray, slopes: AnyArray, random: AnyArra
     H, W, _ = picture.shape
     edges = np.hypot(*np.asarray(slopes[0], np.float32))
     layers_out = _picture(random)
-    drawn = plots.figure(20, 6.4)
-    axes = drawn.subplots(1, 4)
-    drawn.suptitle(f"conv2d of a photograph, [1, 3, {H}, {W}]", fontsize=14)
     taps = len(fir.gaussian(BLUR_SIGMA))
     top = float(np.percentile(layers_out, 99)) or 1.0
     panels: tuple[tuple[AnyArray, str, dict[str, str]], ...] = (
         (picture, "input", {}),
-        (
-            np.asarray(blurred[0], np.float32).transpose(1, 2, 0).clip(0, 1),
-            f"Gaussian blur, {taps} x {taps}, groups=3, bf16",
-            {},
-        ),
+        (_picture(blurred).clip(0, 1), f"Gaussian blur, {taps} x {taps}, groups=3, bf16", {}),
         (edges, "Sobel edges: length of the slope of brightness, fp32", {"cmap": "gray_r"}),
         ((layers_out / top).clip(0, 1), f"random 3 -> {HIDDEN} -> 3, 5 x 5 and 3 x 3, bias, ReLU, bf16", {}),
     )
-    for axis, (values, title, how) in zip(axes, panels, strict=True):
-        shown = axis.imshow(values, **how)
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("column (pixels)")
-        if how:
-            drawn.colorbar(shown, ax=axis, label="per pixel (black 0, white 1)", shrink=0.75)
-    axes[0].set_ylabel("row (pixels)")
     path = out / FILE
-    plots.save_figure(drawn, path)
+    plots.side_by_side(f"conv2d of a photograph, [1, 3, {H}, {W}]", (20, 6.4), panels, "per pixel", path)
     return path
 
 

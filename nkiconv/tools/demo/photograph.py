@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,21 +73,14 @@ def draw(image: AnyArray, blurred: AnyArray, slope: AnyArray, out: Path) -> tupl
 def _draw_side_by_side(image: AnyArray, blurred: AnyArray, slope: AnyArray, path: Path) -> None:
     H, W, _ = image.shape
     taps = {effect.name: len(effect.w) for effect in EFFECTS}
-    drawn = plots.figure(16, 6.6)
-    axes = drawn.subplots(1, 3)
-    drawn.suptitle(f"{H} rows x 3 colours = {3 * H} channels of {W} pixels, filtered along the rows", fontsize=14)
-    axes[0].imshow(image)
-    axes[0].set_title("input")
-    axes[1].imshow(blurred.clip(0, 1))
-    axes[1].set_title(
-        f"Gaussian blur, sigma {BLUR_SIGMA:g} pixels, {taps['blur']} taps, bf16\n(zeros outside: dark edges)"
-    )
     grey = slope.mean(axis=2)
     limit = float(np.percentile(np.abs(grey), 99.5))
-    shown = axes[2].imshow(grey, cmap="RdBu_r", vmin=-limit, vmax=limit)
-    axes[2].set_title(f"slope, derivative of a Gaussian, {taps['derivative']} taps, fp32\n(mean of the colours)")
-    drawn.colorbar(shown, ax=axes[2], label="change of brightness per pixel (black 0, white 1)", shrink=0.8)
-    for axis in axes:
-        axis.set_xlabel("column (pixels)")
-    axes[0].set_ylabel("row (pixels)")
-    plots.save_figure(drawn, path)
+    blur = f"Gaussian blur, sigma {BLUR_SIGMA:g} pixels, {taps['blur']} taps, bf16\n(zeros outside: dark edges)"
+    of_slope = f"slope, derivative of a Gaussian, {taps['derivative']} taps, fp32\n(mean of the colours)"
+    panels: tuple[tuple[AnyArray, str, dict[str, Any]], ...] = (
+        (image, "input", {}),
+        (blurred.clip(0, 1), blur, {}),
+        (grey, of_slope, {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}),
+    )
+    title = f"{H} rows x 3 colours = {3 * H} channels of {W} pixels, filtered along the rows"
+    plots.side_by_side(title, (16, 6.6), panels, "change of brightness per pixel", path)

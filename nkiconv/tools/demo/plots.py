@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,23 @@ def save_figure(drawn: Any, path: Path) -> None:
     """Write a Figure as PNG."""
     with whole_file(path) as part:
         drawn.savefig(part, format="png", dpi=130)
+
+
+def side_by_side(
+    title: str, inches: tuple[float, float], panels: Sequence[tuple[Any, str, dict[str, Any]]], label: str, path: Path
+) -> None:
+    """Write pictures [H, W, 3], or [H, W] with how to colour them and the label of their scale, under their titles."""
+    drawn = figure(*inches)
+    axes = drawn.subplots(1, len(panels))
+    drawn.suptitle(title, fontsize=14)
+    for axis, (values, name, how) in zip(axes, panels, strict=True):
+        shown = axis.imshow(values, **how)
+        axis.set_title(name, fontsize=11)
+        axis.set_xlabel("column (pixels)")
+        if how:
+            drawn.colorbar(shown, ax=axis, label=f"{label} (black 0, white 1)", shrink=0.8)
+    axes[0].set_ylabel("row (pixels)")
+    save_figure(drawn, path)
 
 
 def read_picture(path: Path) -> Any:

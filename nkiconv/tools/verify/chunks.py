@@ -30,8 +30,6 @@ def verify_chunks(
     problem: ConvProblem,
     whole: AnyArray,
     sizes: Sequence[int],
-    *,
-    lnc: int = 2,
     advance: Advance = ignore,
 ) -> list[Report]:
     """Run a problem in chunks, whose sums are exact in fp32, so that their order does not show.
@@ -53,16 +51,16 @@ def verify_chunks(
         part = problem.replace(D=kept + size)
         advance(f"running {title} in chunks", None)
         epilogue = Epilogue(initial_frames=cache, num_frames=kept, return_final_frames=kept)
-        request = Request(problem=part, lnc=lnc, asked=epilogue.asked(), operation=OPERATION.name)
+        request = Request(problem=part, lnc=2, asked=epilogue.asked(), operation=OPERATION.name)
         choice, tiles = settings_of(OPERATION, request, None, None)
-        run = run_conv(_frames(x, begin + kept, end + kept), w, part, lnc=lnc, epilogue=epilogue, **choice)
+        run = run_conv(_frames(x, begin + kept, end + kept), w, part, epilogue=epilogue, **choice)
         y, cache = run.y
         reports.append(
             Report(
                 name=title,
                 operation=OPERATION.name,
                 problem=part,
-                lnc=lnc,
+                lnc=2,
                 asked=request.asked,
                 algorithm=choice["algorithm"],
                 config=None,

@@ -1,21 +1,25 @@
 """Files of arrays, pictures and sound, in and out of `nkiconv run`: one file a format, all behind `format.Format`.
 
-Nothing is unpickled, nothing is unpacked to disk, and every way a file can be wrong has a name.
+Nothing is unpickled, nothing is unpacked to disk, every way a file can be wrong has a name. No half-written file is
+left, and none is overwritten unasked.
 """
 
 from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from ....errors import FileFormatError, UnsupportedError
+from ....whole_file import whole_file
+from ..paths import unwritable
 from .format import Format, Loaded, Source
 from .image import Image
 from .npy import Npy
 from .npz import Npz
 from .safetensors import Safetensors
-from .save import check_free, save
 from .wav import Wav
 
 __all__ = ["FORMATS", "Format", "Loaded", "Source", "check_free", "format_of", "load", "save", "source"]
@@ -75,3 +79,31 @@ def load(found: Source, dtype: str | None) -> Loaded:
     except OSError as error:
         reason = error.strerror or error
         raise FileFormatError(f"{found.text}: cannot be read ({reason}); give the path of {one.what}") from error
+
+
+def check_free(target: Source, what: str, force: bool) -> None:
+    """Refuse, before any work, a path that cannot be written or that exists, unless `force`; what: "a .npy file".
+
+    Raises UnsupportedError.
+    """
+    path = target.path
+    for error in unwritable(target.option, path, what):
+        raise error
+    if path.exists() and not force:
+        raise UnsupportedError(
+            f"{target.option}={path}: exists already, and is not overwritten; give another path or add --force"
+        )
+
+
+def save(target: Source, what: str, force: bool, write: Callable[[BinaryIO], int]) -> int:
+    """The result of `write` for a temporary file next to the target's, renamed to it when it is complete.
+
+    Raises UnsupportedError: as `check_free`, or the disk refused.
+    """
+    check_free(target, what, force)
+    try:
+        with whole_file(target.path) as part, part.open("xb") as file:
+            return write(file)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnsupportedError(f"{target.text}: cannot be written ({reason}); choose another path") from error

@@ -3,5 +3,5 @@
     python -m nkiconv.tools.tables.support docs/support.md
 
 writes the tables between their markers in that file. `arrays` asks the functions of nkiconv, `tensors` those of
-nkiconv.pytorch and `convert`, `page` puts them together.
+nkiconv.pytorch and `convert`.
 """
