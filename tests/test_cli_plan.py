@@ -16,6 +16,7 @@ from nkiconv import ConvProblem, Plan
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Alternative, Rejection, cache, entry
 from nkiconv.planner.entry import answer
+from nkiconv.tools.cli import crossover as cli_crossover
 from nkiconv.tools.suites import crossover, csv_rows
 from nkiconv.tools.suites.crossover import Change, Sweep
 
@@ -203,9 +204,9 @@ def test_a_refusal_is_a_change(fake):
 def test_markdown_and_csv(fake, tmp_path):
     fake(steps((5, "mixed"), (16, "banded")), other_us=1.5)
     found = crossover.crossover(Sweep(vary="S", values=(1, 16)))
-    lines = crossover.markdown(found).splitlines()
+    lines = cli_crossover.as_markdown(found).splitlines()
     assert lines[0].startswith("| S | algorithm |")
-    assert {line.count("|") for line in lines[:4]} == {len(crossover.HEADINGS) + 2}
+    assert {line.count("|") for line in lines[:4]} == {9}
     assert lines[-1] == "- mixed up to S=5, banded from S=6 (mixed takes 1.50 x there)"
     csv_rows.write(tmp_path / "sweep.csv", found.as_rows())
     with (tmp_path / "sweep.csv").open() as file:

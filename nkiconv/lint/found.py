@@ -13,35 +13,22 @@ from .source import Function, Source
 
 @dataclass(frozen=True)
 class Problem:
-    """A place where a rule is broken, before it is known whether the run reports it.
-
-    Attributes:
-        source: the file.
-        rule: the rule's id.
-        node: where.
-        words: what fills the holes of the rule's message and remedy.
-        kernel: the kernel through which the place is reached; "" for code that launches one.
-    """
+    """A place where a rule is broken, before it is known whether the run reports it."""
 
     source: Source
-    rule: str
+    rule: str  # its id
     node: ast.AST
-    words: tuple[str, ...] = ()
-    kernel: str = ""
+    words: tuple[str, ...] = ()  # what fills the holes of the rule's message and remedy
+    kernel: str = ""  # through which the place is reached; "" for code that launches one
 
 
 @dataclass(frozen=True)
 class Context:
-    """What checks look at: one unit, and where it stands.
-
-    Attributes:
-        project: all files.
-        unit: a function or class that kernels reach.
-        bodies: functions that reached code passes to loops on the device -> "fori_loop" or "while_loop".
-    """
+    """What checks look at: one unit, and where it stands."""
 
     project: Project
     unit: Unit
+    #: functions that reached code passes to loops on the device -> "fori_loop" or "while_loop"
     bodies: dict[Function, str]
 
     @property

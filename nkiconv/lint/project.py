@@ -44,12 +44,7 @@ Meaning = Definition | Value | External | Source
 
 
 class Project:
-    """The files to judge, by path.
-
-    Attributes:
-        sources: the parsed files, in the order of their paths.
-        broken: what could not be parsed, an error for each.
-    """
+    """The files to judge."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Read every Python file under the paths.
@@ -60,8 +55,8 @@ class Project:
         missing = [f"{path}: no such file or folder; name one that exists" for path in paths if not path.exists()]
         if missing:
             raise UnsupportedError("\n".join(missing), missing)
-        self.sources: list[Source] = []
-        self.broken: list[FileFormatError] = []
+        self.sources: list[Source] = []  # parsed, in the order of their paths
+        self.broken: list[FileFormatError] = []  # an error for each that could not be parsed
         self._by_path: dict[Path, Source] = {}
         self._names: dict[tuple[Path, str], Meaning | None] = {}
         for path in paths:

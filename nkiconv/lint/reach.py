@@ -20,24 +20,16 @@ from .source import FUNCTIONS, Function, Source
 
 @dataclass(eq=False)
 class Unit:
-    """One reached function or class.
-
-    Attributes:
-        source: the file that it is in.
-        node: the function, or the class without its methods.
-        kernel: the name of the kernel that reached it first.
-        is_kernel: whether it is a kernel itself.
-        is_called: whether other reached code mentions it.
-        uses: the functions and classes that it mentions, and a class's methods that are reached.
-        names: what it mentions by a bare name, without the module's before it: name -> function, class or constant.
-    """
+    """One reached function or class."""
 
     source: Source
-    node: Function | ast.ClassDef
-    kernel: str
+    node: Function | ast.ClassDef  # the class without its methods
+    kernel: str  # the name of the kernel that reached it first
     is_kernel: bool = False
-    is_called: bool = False
+    is_called: bool = False  # whether other reached code mentions it
+    #: the functions and classes that it mentions, and a class's methods that are reached
     uses: set[Function | ast.ClassDef] = field(default_factory=set)
+    #: what it mentions by a bare name, without the module's before it: name -> function, class or constant
     names: dict[str, Definition | Value] = field(default_factory=dict)
 
     @property
@@ -125,17 +117,12 @@ def _is_jit(project: Project, source: Source, node: ast.expr) -> bool:
 
 
 class Reached:
-    """What the kernels of a project reach.
-
-    Attributes:
-        units: kernels, functions, classes and methods, each once.
-        kernels: definitions of kernels.
-    """
+    """What the kernels of a project reach."""
 
     def __init__(self, project: Project) -> None:
         """Follow every kernel of the project."""
-        self.units: list[Unit] = []
-        self.kernels: set[ast.AST] = set()
+        self.units: list[Unit] = []  # kernels, functions, classes and methods, each once
+        self.kernels: set[ast.AST] = set()  # their definitions
         self._project = project
         self._known: dict[ast.AST, Unit] = {}
         self._attributes: set[str] = set()

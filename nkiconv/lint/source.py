@@ -22,19 +22,12 @@ _EXCUSE = re.compile(r"#\s*nki:\s*noqa\[([A-Z0-9,\s]+)\]")
 
 @dataclass(frozen=True)
 class Import:
-    """A name that an import binds.
+    """A name that an import binds."""
 
-    Attributes:
-        level: the number of leading dots; 0 for an absolute import.
-        module: the dotted name after them.
-        name: what is taken from that module; None where the name is bound to the module itself.
-        node: the statement.
-    """
-
-    level: int
-    module: str
-    name: str | None
-    node: ast.stmt | None = None
+    level: int  # leading dots; 0 for an absolute import
+    module: str  # the dotted name after them
+    name: str | None  # what is taken from that module; None where the name is bound to the module itself
+    node: ast.stmt | None = None  # the statement
 
 
 #: What a top-level name can be bound to: a definition, an import, or the expressions that are assigned to it.
@@ -43,27 +36,17 @@ Binding = Function | ast.ClassDef | Import | list[ast.expr]
 
 @dataclass(eq=False)
 class Source:
-    """A parsed file.
-
-    Attributes:
-        path: where it is.
-        label: the path as findings show it.
-        lines: its text.
-        tree: the module.
-        bindings: top-level names, and names that imports bind inside functions.
-        changing: top-level names that some function rebinds by `global`.
-        scopes: for each function, class and call, the functions that it is in, innermost first.
-        excused: line -> ids of the rules that a comment there excuses.
-    """
+    """A parsed file."""
 
     path: Path
-    label: str
+    label: str  # the path as findings show it
     lines: list[str]
     tree: ast.Module
-    bindings: dict[str, Binding] = field(default_factory=dict)
-    changing: set[str] = field(default_factory=set)
+    bindings: dict[str, Binding] = field(default_factory=dict)  # of top-level names, and of imports inside functions
+    changing: set[str] = field(default_factory=set)  # top-level names that some function rebinds by `global`
+    #: for each function, class and call, the functions that it is in, innermost first
     scopes: dict[ast.AST, tuple[Function, ...]] = field(default_factory=dict)
-    excused: dict[int, frozenset[str]] = field(default_factory=dict)
+    excused: dict[int, frozenset[str]] = field(default_factory=dict)  # line -> rules that a comment there excuses
 
     def place(self, node: ast.AST) -> tuple[int, int]:
         """The line and column of a node, both from 1, in characters."""

@@ -12,6 +12,7 @@ import typer
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ..suites import csv_rows
+from ..tables.readme import Columns, markdown
 from .grid import Grid
 from .options import Constants, Force, Fresh, Lnc, read_constants
 from .paths import unwritable
@@ -28,7 +29,7 @@ from .shell import (
     write_out,
     wrote,
 )
-from .show import cores
+from .show import cores, modelled
 
 if TYPE_CHECKING:
     from ..suites.crossover import Crossover
@@ -85,9 +86,9 @@ def command(
     if as_json:
         print_json(_document(found))
     elif asked().format == "markdown":
-        write_out(tables.markdown(found))
+        write_out(as_markdown(found))
     else:
-        _show(found, tables)
+        _show(found)
         wrote(console(), csv)
 
 
@@ -123,21 +124,48 @@ def _document(found: Crossover) -> dict[str, Any]:
     }
 
 
-#: Columns that a screen shows without --wide, after the value that varies.
-_MAIN = ("algorithm", "modelled us", "runner-up", "x best", "bound by", "x copy floor")
+def _columns(found: Crossover) -> Columns:
+    return (
+        (found.sweep.vary, "value", ",d"),
+        ("algorithm", "algorithm", ""),
+        ("settings", "short", ""),
+        ("modelled us", "modelled_us", ",.1f"),
+        ("x copy floor", "x_copy_floor", ".2f"),
+        ("runner-up", "runner_up", ""),
+        ("x best", "x_runner_up", ".2f"),
+        ("bound by", "bound_by", ""),
+    )
 
 
-def _show(found: Crossover, tables: Any) -> None:
-    screen, sweep = console(), found.sweep
-    grid = Grid(_title(found), (sweep.vary, *tables.HEADINGS), tables.TEXT, (sweep.vary, *_MAIN))
+def as_markdown(found: Crossover) -> str:
+    """The table and the changes."""
+    return "\n".join([markdown(_rows(found), _columns(found)), *_changes(found, "- ")]).rstrip() + "\n"
+
+
+def _rows(found: Crossover) -> list[dict[str, Any]]:
+    rows, short_settings = [], importlib.import_module("nkiconv.tools.suites.crossover").short_settings
     for point in found.table:
-        grid.add(f"{point.value:,}", *tables.cells(point))
+        row = point.as_dict() | {"short": short_settings(point.plan.config), "modelled_us": modelled(point.plan)}
+        if row["runner_up_at_least"]:
+            row["x_runner_up"] = f">{row['x_runner_up']:.2f}"
+        rows.append(row)
+    return rows
+
+
+def _changes(found: Crossover, bullet: str = "") -> list[str]:
+    return [f"{bullet}{change.text(found.sweep.vary)}" for change in found.changes]
+
+
+def _show(found: Crossover) -> None:
+    screen, vary = console(), found.sweep.vary
+    main = vary, "algorithm", "modelled us", "runner-up", "x best", "bound by", "x copy floor"
+    grid, rows = Grid.of(_title(found), _columns(found), main), _rows(found)
+    for row in rows:
+        grid.put(row)
     grid.show(screen)
-    for change in found.changes:
-        say(screen, change.text(sweep.vary))
-    if not found.changes:
-        say(screen, f"{found.points[0].plan.algorithm} throughout")
-    notes(screen, *_notes(found, tables))
+    for line in _changes(found) or [f"{found.points[0].plan.algorithm} throughout"]:
+        say(screen, line)
+    notes(screen, *_notes(found, rows))
 
 
 def _title(found: Crossover) -> str:
@@ -149,11 +177,11 @@ def _title(found: Crossover) -> str:
     return f"plans by {sweep.vary}: {' '.join(fixed)}, {sweep.dtype}, {padding} (trn2, {cores(sweep.lnc)}, modelled)"
 
 
-def _notes(found: Crossover, tables: Any) -> Iterator[str]:
+def _notes(found: Crossover, rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "runner-up: the fastest other algorithm; > at least, by a bound above the best: it is not timed further"
     if any(point.plan.extrapolated_from is not None for point in found.table):
         yield "~ extrapolated from parts"
-    if any(one.endswith("...") for point in found.table for one in tables.cells(point)):
+    if any(row["short"].endswith("...") for row in rows):
         yield "... more settings: --json and --csv have all of them"
     extra = len(found.points) - len(found.table)
     if extra:

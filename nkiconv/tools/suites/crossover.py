@@ -252,32 +252,3 @@ def short_settings(config: Config) -> str:
     if len(shown) < len(config or ()):
         text = f"{text} ...".strip()
     return text or "defaults"
-
-
-#: Columns of the table.
-HEADINGS = ("algorithm", "settings", "modelled us", "x copy floor", "runner-up", "x best", "bound by")
-#: Those of text; the others are numbers.
-TEXT = ("algorithm", "settings", "runner-up", "bound by")
-
-
-def cells(point: Point) -> tuple[str, ...]:
-    """A row of the table, after the value: one text for each of HEADINGS."""
-    plan, other = point.plan, point.runner_up
-    return (
-        plan.algorithm,
-        short_settings(plan.config),
-        f"{'~' if plan.extrapolated_from is not None else ''}{plan.modelled_us:,.1f}",
-        f"{plan.x_copy_floor:.2f}",
-        "-" if other is None else other.algorithm,
-        "-" if other is None else f"{'>' if other.at_least else ''}{point.times(other):.2f}",
-        plan.bound_by,
-    )
-
-
-def markdown(found: Crossover) -> str:
-    """The table and the changes as Markdown."""
-    lines = [f"| {found.sweep.vary} | " + " | ".join(HEADINGS) + " |"]
-    lines.append("|---:|" + "".join("---|" if heading in TEXT else "---:|" for heading in HEADINGS))
-    lines += [f"| {point.value:,} | " + " | ".join(cells(point)) + " |" for point in found.table]
-    lines += ["", *(f"- {change.text(found.sweep.vary)}" for change in found.changes)]
-    return "\n".join(lines).rstrip() + "\n"

@@ -9,14 +9,11 @@ from ...reference import AnyArray
 from .choice import case_arrays, case_operation, case_refusals, name_violations
 from .chunks import verify_chunks
 from .comparison import Comparison, compare, compare_channels
-from .conv import SAMPLE_ABOVE_FLOPS, sampled_channels, verify_conv
-from .depthwise_conv1d import SAMPLE_ABOVE_INSTRUCTIONS, verify_depthwise_conv1d
-from .report import SAMPLE_CHANNELS, Channels, Report
+from .conv import verify_conv
+from .depthwise_conv1d import verify_depthwise_conv1d
+from .report import Channels, Report
 
 __all__ = [
-    "SAMPLE_ABOVE_FLOPS",
-    "SAMPLE_ABOVE_INSTRUCTIONS",
-    "SAMPLE_CHANNELS",
     "Channels",
     "Comparison",
     "Report",
@@ -26,7 +23,6 @@ __all__ = [
     "compare",
     "compare_channels",
     "name_violations",
-    "sampled_channels",
     "verify_case",
     "verify_chunks",
     "verify_conv",
