@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from .found import Context, Problem, argument, short
+from .names import values_of
 from .project import Definition, Project
 from .reach import Reached, jit_calls, own_code
 from .source import FUNCTIONS, Function, Import, Source
@@ -110,9 +111,8 @@ def _outputs(context: Context) -> Iterator[Problem]:
     function = context.unit.node
     if not isinstance(function, FUNCTIONS):
         return
-    code = own_code(function)
-    memories = _memories(context, code)
-    for node in code:
+    memories = {name: {_memory(context, one) for one in given} for name, given in values_of(context).items()}
+    for node in own_code(function):
         if isinstance(node, ast.Return) and node.value is not None:
             returned = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value]
             for one in returned:
@@ -121,23 +121,7 @@ def _outputs(context: Context) -> Iterator[Problem]:
                     yield context.problem("NKL207", one, short(one), " or ".join(f"nl.{m}" for m in sorted(held)))
 
 
-def _memories(context: Context, code: list[ast.AST]) -> dict[str, set[str]]:
-    """name -> the memories of all that is bound to it; "?" among them for what is not seen to be made here."""
-    found: dict[str, set[str]] = {}
-    plain = set()
-    for node in code:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    plain.add(target)
-                    found.setdefault(target.id, set()).add(_memory(context, node.value))
-    for node in code:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in plain:
-            found.setdefault(node.id, set()).add("?")
-    return found
-
-
-def _memory(context: Context, node: ast.expr) -> str:
+def _memory(context: Context, node: ast.expr | None) -> str:
     """The memory that a call makes a tensor in; "?" for anything else."""
     if not isinstance(node, ast.Call):
         return "?"

@@ -65,14 +65,17 @@ def loop_bodies(project: Project, reached: Reached) -> dict[Function, str]:
         for node in unit.code:
             loop = inner.external(node.func) if isinstance(node, ast.Call) else ""
             if loop in _LOOPS and isinstance(node, ast.Call):
-                body = argument(node, "body_fun", _LOOPS[loop])
-                function = _function(inner, body) if body is not None else None
+                function = _body(inner, node, loop)
                 if function is not None:
                     found[function] = loop.rpartition(".")[2]
     return found
 
 
-def _function(context: Context, node: ast.expr) -> Function | None:
+def _body(context: Context, call: ast.Call, loop: str) -> Function | None:
+    """The function that is passed to a loop on the device."""
+    node = argument(call, "body_fun", _LOOPS[loop])
+    if node is None:
+        return None
     for one in functions_of(context):
         if isinstance(node, ast.Name) and one.name == node.id:
             return one
@@ -161,8 +164,7 @@ def _loop_call(context: Context, node: ast.Call, registers: Names) -> Iterator[P
     elif name in _LOOPS:
         if name.endswith("fori_loop"):
             yield from _step(context, argument(node, "step", 3), registers)
-        body = argument(node, "body_fun", _LOOPS[name])
-        function = _function(context, body) if body is not None else None
+        function = _body(context, node, name)
         if function is not None:
             yield from _results(context, node, function, context.bodies[function])
 

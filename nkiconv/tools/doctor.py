@@ -44,6 +44,7 @@ _AWS_PACKAGES = (
     ("neuronx-cc", "neuronxcc", "trn2: the compiler"),
     ("torch-neuronx", "torch_neuronx", "trn2: running kernels on the device"),
 )
+_AWS = {name for name, _, _ in _AWS_PACKAGES}
 #: Where AWS's packages come from.
 FROM_AWS = "from AWS's own package repository, not from PyPI (the Neuron documentation gives its address)"
 _VARIABLES = ("NKICONV_NKI", VARIABLE, launches.TARGET, launches.DEGREE, launches.FLAGS)
@@ -84,8 +85,7 @@ class Diagnosis:
     @property
     def trn2_ready(self) -> bool:
         """Whether AWS's packages and a device are there."""
-        aws = {name for name, _, _ in _AWS_PACKAGES}
-        return self.device and all(p.status == INSTALLED for p in self.packages if p.name in aws)
+        return self.device and all(p.status == INSTALLED for p in self.packages if p.name in _AWS)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -174,9 +174,8 @@ def _launch_advice(packages: tuple[Package, ...], variables: dict[str, str | Non
 
 
 def _trn2_advice(packages: tuple[Package, ...]) -> Iterator[str]:
-    aws = {name for name, _, _ in _AWS_PACKAGES}
-    placeholders = [p.name for p in packages if p.name in aws and p.status == PLACEHOLDER]
-    lacking = [p.name for p in packages if p.name in aws and p.status in (MISSING, PLACEHOLDER)]
+    placeholders = [p.name for p in packages if p.name in _AWS and p.status == PLACEHOLDER]
+    lacking = [p.name for p in packages if p.name in _AWS and p.status in (MISSING, PLACEHOLDER)]
     if placeholders:
         names = " ".join(placeholders)
         yield f"{names}: PyPI's placeholders, not AWS's packages; remove them: pip uninstall {names}"

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...simulator.profiling import Advance
 from ..measure.interleave import NOISY_ABOVE, rotated
+from ..verify.launched import in_a_line
 from .clocks import Clock
 from .probe import Probe
 
@@ -45,8 +46,7 @@ def measure(clock: Clock, probe: Probe, advance: Advance, rounds: int) -> Slope:
     try:
         halves = _halves(clock, probe, advance, rounds)
     except Exception as error:  # the row stays, with its reason, as in measure.one_case
-        text = (str(error).strip().splitlines() or ["no message"])[0]
-        return Slope(probe.name, clock.name, rounds, np.nan, np.nan, np.nan, f"{type(error).__name__}: {text}")
+        return Slope(probe.name, clock.name, rounds, np.nan, np.nan, np.nan, in_a_line(error))
     finally:
         clock.forget()
     medians, both = np.median(halves, axis=1), halves.reshape(-1)

@@ -42,10 +42,7 @@ class KernelRun:
             "kernel": self.call.target,
             "lnc": self.call.lnc,
             "outputs": [told(one) for one in self.outputs],
-            "instructions": self.instructions,
-            "dma_bytes": self.dma_bytes,
-            "sbuf_peak_bytes": self.sbuf_peak_bytes,
-            "psum_peak_banks": self.psum_peak_banks,
+            **{name: value for name, value in vars(self).items() if name not in ("call", "outputs", "seconds")},
             "simulated_seconds": self.seconds,
         }
 

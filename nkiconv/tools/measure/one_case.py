@@ -16,7 +16,7 @@ from ...planner.floors import ROW_BYTES
 from ...planner.plan import Estimate
 from ...planner.request import Asked, Request
 from ...simulator.profiling import Advance
-from ..verify.launched import CaseLaunch, WrongResult, case_launch, wrong
+from ..verify.launched import CaseLaunch, WrongResult, case_launch, in_a_line, wrong
 from .device import Call, Device
 from .interleave import AGAIN, CHAIN_CALLS, COPY_FLOOR, LAUNCH_FLOOR, THIS, Variant, interleave, timing
 from .modelled import Modelled, model
@@ -60,15 +60,9 @@ def measure_case(
         slopes = interleave(device, variants, rounds, chain_calls, advance)
         return dataclasses.replace(row, timing=timing(slopes, chain_calls))
     except Exception as error:  # the row stays, with its reason
-        return dataclasses.replace(row, reason=_reason(error))
+        return dataclasses.replace(row, reason=in_a_line(error))
     finally:
         device.forget()
-
-
-def _reason(error: Exception) -> str:
-    """One line: the text of a wrong result, or the error's class and the first line of its text."""
-    text = (str(error).strip().splitlines() or ["no message"])[0]
-    return text if isinstance(error, WrongResult) else f"{type(error).__name__}: {text}"
 
 
 def _variants(launch: CaseLaunch, lnc: int, predicted: Modelled, count: int) -> list[Variant]:

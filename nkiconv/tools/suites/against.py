@@ -17,9 +17,10 @@ from ...errors import UnsupportedError
 from ...planner import Plan, Request
 from ...planner.request import nl_name
 from ...problem import ConvProblem
-from ...simulator import ArraySpec, NkiError, execute
+from ...simulator import ArraySpec, execute
 from ...simulator.profiling import Advance, profile
 from ..verify import case_arrays, compare
+from ..verify.launched import in_a_line
 from .nki_library import Library, opened
 from .suite import SEED, chosen, plan_of, within
 
@@ -124,7 +125,7 @@ def time_theirs(library: Library, problem: ConvProblem, lnc: int, advance: Advan
         advance(f"timing theirs, {count:,} instructions", None)
         found = profile(library.kernel[lnc])(*_specs(problem), **_arguments(problem))
     except Exception as error:  # of a kernel that anybody may have changed
-        return Theirs(reason=_first_line(error))
+        return Theirs(reason=in_a_line(error))
     return Theirs(
         found.modelled_us, found.phases.phase0_us, found.phases.worst_us, found.lookahead_us, found.bound_by,
         found.instructions,
@@ -146,7 +147,7 @@ def _checked(library: Library, case: Case, dtype: str, lnc: int, theirs: Theirs)
     try:
         y = execute(library.kernel[lnc], (x[:, :, None], w[:, None, None]), _arguments(few)).outputs
     except Exception as error:
-        return dataclasses.replace(theirs, check=_first_line(error))
+        return dataclasses.replace(theirs, check=in_a_line(error))
     right = compare(y[:, :, 0], x, w, few).num_wrong == 0
     return dataclasses.replace(theirs, check="pass" if right else "wrong")
 
@@ -170,8 +171,3 @@ def _arguments(problem: ConvProblem) -> dict[str, Any]:
         "feature_group_count": problem.C,
         "batch_group_count": 1,
     }
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines() or [""]
-    return lines[0] if isinstance(error, NkiError) else f"{type(error).__name__}: {lines[0]}"

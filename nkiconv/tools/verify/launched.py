@@ -12,7 +12,7 @@ from ...launches import on_cores
 from ...planner.plan import Estimate
 from ...planner.request import Asked, Request
 from ...problem import DTYPES, ConvProblem
-from ...simulator import ArraySpec
+from ...simulator import ArraySpec, NkiError
 from .choice import case_arrays, case_operation
 from .comparison import Comparison, as_plain, compare_channels, compare_filters
 from .conv import SAMPLE_ABOVE_FLOPS, sampled_channels
@@ -64,6 +64,12 @@ def case_launch(case: Case, lnc: int, taken: Estimate, precision: str | None = N
     args = tuple(next(arrays).reshape(one.shape) if isinstance(one, ArraySpec) else plain(one) for one in specs)
     kwargs = {name: plain(value) for name, value in kwargs.items()}
     return CaseLaunch(case.problem, on_cores(operation.kernel, lnc), args, kwargs, precision)
+
+
+def in_a_line(error: Exception) -> str:
+    """An error's class and the first line of its text; of wrong results and broken rules of NKI that line alone."""
+    text = (str(error).strip().splitlines() or ["no message"])[0]
+    return text if isinstance(error, (WrongResult, NkiError)) else f"{type(error).__name__}: {text}"
 
 
 def wrong(comparison: Comparison) -> str:
