@@ -36,7 +36,7 @@ from nkiconv.whole_file import write_page
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import random_problems
 from big_problems import BIG
-from core_times import core_us
+from requested import core_us
 
 #: Instructions of a kernel, all cores, that is still timed.
 MOST = 40_000

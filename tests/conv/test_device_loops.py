@@ -6,14 +6,14 @@ import pytest
 from conv_calls import check_exact, config_of, planned
 from conv_rows import GEMM, PIXELS
 from depthwise import same_bits
+from requested import requested
 from volumes import volume
 
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
 from nkiconv.planner.candidates import Candidate
-from nkiconv.planner.operations import operation_for
-from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.request import Request
 from nkiconv.planner.timing import trace
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import implicit_gemm_schedule, long_kernels, volume_rows
@@ -174,9 +174,8 @@ LOOPS = [
 
 @pytest.mark.parametrize(("algorithm", "problem", "loop"), LOOPS)
 def test_many_instructions_ask_for_a_loop(algorithm, problem, loop):
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    found = operation.complete(algorithm, operation.shape(request, Rates()), None)
+    _, operation, shape = requested(problem)
+    found = operation.complete(algorithm, shape, None)
     assert planned(problem, algorithm)[0].is_looped == (dict(found)["loop"] > 0) == loop
 
 
@@ -184,9 +183,8 @@ def test_a_residual_whose_loads_wait_in_a_loop_has_none():
     """In a loop, where each DMA waits for its address, those of three tensors take longer than a step's matmuls."""
     problem, plain = cases.get("wan_96").problem, {"bias": True, "y_norm": "rms"}
     for more, loop in (({}, 2), ({"residual": "pre_activation", "return_before_norm": True}, 0)):
-        request = Request(problem=problem, asked=Asked(**plain, **more))
-        operation = operation_for(request)
-        assert dict(operation.complete(PIXELS, operation.shape(request, Rates()), None))["loop"] == loop
+        _, operation, shape = requested(problem, **plain, **more)
+        assert dict(operation.complete(PIXELS, shape, None))["loop"] == loop
 
 
 @pytest.mark.parametrize(("algorithm", "problem"), [row[:2] for row in LOOPS if row[2]])

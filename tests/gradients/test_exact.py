@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 from draws import cores
 from gradients import INPUT, LAYOUTS, check, expected, last, outputs, places_of, problem_of
+from requested import requested
 
 import nkiconv
 from nkiconv import ConvProblem
 from nkiconv.errors import UnsupportedError
-from nkiconv.planner.operations import operation_for
-from nkiconv.planner.request import Request
 from nkiconv.schedules import blocks_schedule, diagonals
-from nkiconv.simulator.timing import Rates
 
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after, lhs_dilation).
 PLAIN, WIDE, LONG = (9, 3, 1, 1, 1, 1), (11, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1)
@@ -271,8 +269,7 @@ def test_diagonals_hold_as_many_units_as_sbuf_takes(groups, down, strips, buffer
     config = (*sizes.items(), ("strips", strips), ("split", 0))
     check(channels, axes, dtype="fp32", algorithm="diagonals", config=config)
     problem = ConvProblem(N=1, C=18, H=60, W=60, groups=18, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
-    request = Request(problem=problem.toward("wgrad"))
-    geometry = operation_for(request).shape(request, Rates()).geometry
+    geometry = requested(problem.toward("wgrad"))[2].geometry
     assert diagonals.build(geometry, config, False)[0].buffers == buffers
 
 

@@ -14,12 +14,11 @@ from depthwise import same_bits
 from draws import draws
 from gradients import INPUT, LAYOUTS, an_axis, check, last, outputs
 from hypothesis import strategies as st
+from requested import requested
 
 import nkiconv
 from nkiconv.bounds import error_bound
 from nkiconv.kernels.gradients import conv_weight_gradient
-from nkiconv.planner.operations import operation_for
-from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES
 from nkiconv.schedules import blocks_schedule
 from nkiconv.schedules.blocks import line_width
@@ -116,8 +115,7 @@ def test_long_sums_lose_little(monkeypatch, chain, lost):
 
 def on_tensor_engine(problem, config):
     """What the Tensor Engine does for the filter gradient, on one core."""
-    request = Request(problem=problem.toward("wgrad"))
-    operation = operation_for(request)
+    request, operation, _ = requested(problem.toward("wgrad"))
     args, kwargs = operation.launch(request, "blocks", config)
     program = execute(operation.kernel[1], args, kwargs, trace_only=True).programs[0]
     return [one.op for one in program.instructions if one.engine == "tensor"]
@@ -163,8 +161,7 @@ def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
     """Members of a gang, tiles of a core of candidates of least time."""
     sides = tuple((taps // 2,) * 2 for taps in (T, R, R))
     problem = nkiconv.ConvProblem(N=N, C=C, K=K, D=D, H=H, W=H, T=T, R=R, S=R, stride=(1, 1, 1), padding=sides)
-    request = Request(problem=problem.toward("wgrad"))
-    geometry = operation_for(request).shape(request, Rates()).geometry
+    geometry = requested(problem.toward("wgrad"))[2].geometry
     found = candidates(Target.of(Rates()), geometry, {"pixels": 2}, 4, False)
     bound = BlocksBound(Target.of(Rates()), geometry, 2)
     for _, config in found:

@@ -10,8 +10,6 @@ from draws import cores
 import nkiconv
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref
-from nkiconv.simulator.profiling import in_time
-from nkiconv.simulator.timing import Rates
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,3 @@ def on_cores(check: Any, *args: Any, **more: Any) -> None:
     """A check of exact results on `cores`."""
     for lnc in cores(args, more):
         check(*args, lnc=lnc, **more)
-
-
-def modelled_us(problem: ConvProblem, algorithm: str | None, config: Any) -> float:
-    """Throttle phase 0, program order, two cores."""
-    return in_time(trace(problem, algorithm, config=config), Rates()).us

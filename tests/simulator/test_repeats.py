@@ -12,6 +12,7 @@ import pytest
 from isa_tiles import evaluate, get, put, same
 from on_device import scalar
 from pairs import Pair, check, named, run
+from timelines import tile
 
 from nkiconv import simulator
 from nkiconv.simulator import ArraySpec, NkiError, execute, iterations, jit, profiling
@@ -23,14 +24,10 @@ X = ArraySpec((128, 512), "float32")
 COUNTS = ("instructions", "dma_transfers", "dma_bytes", "hbm_bytes", "matmul_flops", "dma_elements")
 
 
-def tile(dtype=nl.float32):
-    return nl.ndarray((128, 512), dtype=dtype, buffer=nl.sbuf)
-
-
 @jit
 def chain(x, trips):
     """Each iteration waits for the one before it."""
-    kept, y = tile(), nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    kept, y = tile(), tile(buffer=nl.shared_hbm)
     nisa.dma_copy(kept, x)
     nl.fori_loop(0, trips, lambda _: nisa.tensor_scalar(kept, kept, nl.add, 1.0))
     nisa.dma_copy(y, kept)
@@ -40,13 +37,13 @@ def chain(x, trips):
 @jit
 def stream(x, trips):
     """Iterations of a load, a product and a store, which overlap."""
-    y = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    y = tile(buffer=nl.shared_hbm)
     weights = nl.zeros((128, 128), nl.bfloat16, nl.sbuf)
 
     def body(_):
-        loaded, made, sums = tile(), tile(), nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
+        loaded, made, sums = tile(), tile(), tile(buffer=nl.psum)
         nisa.dma_copy(loaded, x)
-        narrow = tile(nl.bfloat16)
+        narrow = tile(dtype=nl.bfloat16)
         nisa.tensor_copy(narrow, loaded)
         nisa.nc_matmul(sums, weights, narrow)
         nisa.tensor_copy(made, sums)
@@ -59,7 +56,7 @@ def stream(x, trips):
 @jit
 def nested(x, trips):
     """A loop of loops, with work before, between and after the inner ones."""
-    kept, y = tile(), nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    kept, y = tile(), tile(buffer=nl.shared_hbm)
     nisa.dma_copy(kept, x)
 
     def outer(_):
