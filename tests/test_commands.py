@@ -18,6 +18,7 @@ import pytest
 import torch
 import training_layers
 import training_plans
+from chained import made
 from commands import ROOT, called, of_command, process, ran
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
@@ -245,16 +246,9 @@ def test_chains_are_modelled(tmp_path, monkeypatch):
     assert page.read_text() == before
 
 
-class Reader(nn.Module):
-    """A model for the zoo: a convolution, and one by a function that no kernel runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv2d(3, 8, 3)
-
-    def forward(self, x):
-        """[1, 3, 8, 8] -> [1, 8, 6, 6]."""
-        return self.layer(x)
+def reader():
+    """A model for the zoo: [1, 3, 8, 8] -> [1, 8, 6, 6]."""
+    return made(lambda model, x: model.layer(x), layer=nn.Conv2d(3, 8, 3))
 
 
 measure, pages, nets, plans, of_zoo, of_packages = (
@@ -264,13 +258,13 @@ measure, pages, nets, plans, of_zoo, of_packages = (
 
 @pytest.fixture
 def tiny(of_zoo):
-    return of_zoo.Model("tiny", "torch", Reader, {"x": (1, 3, 8, 8)})
+    return of_zoo.Model("tiny", "torch", reader, {"x": (1, 3, 8, 8)})
 
 
 def test_the_zoo_tells_what_is_missed(measure, pages, tiny, of_zoo):
     found = measure.measure(tiny)
     assert (found.kernels, found.fraction, found.error) == (1, 1, "")
-    broken = measure.measure(of_zoo.Model("broken", "torch", Reader, {"x": (1, 4, 8, 8)}))
+    broken = measure.measure(of_zoo.Model("broken", "torch", reader, {"x": (1, 4, 8, 8)}))
     found.take_off("too long", 4 * found.flops)
     lines = [*pages.page([found, broken], ["timm"])]
     assert "| tiny | torch | 0.0 | 20.00 % | 1 | 80.00 %: too long |" in lines

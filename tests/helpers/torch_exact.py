@@ -12,6 +12,14 @@ def integers(*shapes, dtype=torch.float32, most=3, seed=0):
     return [torch.randint(-most, most + 1, shape, generator=generator).to(dtype) for shape in shapes]
 
 
+def filled(module):
+    """A module whose parameters are small integers."""
+    with torch.no_grad():
+        for i, one in enumerate(module.parameters()):
+            one.copy_(*integers(one.shape, seed=i))
+    return module
+
+
 def leaves_of(*shapes, **more):
     """(leaves, the same numbers as leaves of float64)."""
     leaves = [one.requires_grad_() for one in integers(*shapes, **more)]

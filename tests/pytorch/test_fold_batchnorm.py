@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from chained import C, hooked, made
+from chained import C, drawn, hooked, made
 from fused_models import NormAct
 from tolerances import assert_within_share, sums_share
 from torch import nn
@@ -35,16 +35,6 @@ def exact(model, seed=0):
     return model.eval()
 
 
-def random_statistics(model):
-    generator = torch.Generator().manual_seed(4)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for one, low in ((module.running_mean, -0.5), (module.running_var, 0.5), (module.weight.data, 0.5)):
-                one.copy_(torch.rand(one.shape, generator=generator) + low)
-            module.bias.data.copy_(torch.randn(module.bias.shape, generator=generator))
-    return model.eval()
-
-
 def assert_near(found, truth, terms):
     """Filters are rounded once more, each of so many terms: through four sums."""
     assert_within_share([found], [truth], sums_share(terms, 4))
@@ -61,19 +51,15 @@ class Block(nn.Module):
         return torch.relu(self.bn(self.conv(x)))
 
 
-class ConvLayer(nn.Module):
+def conv_layer():
     """Pads by what the image's size needs, which fx cannot trace, as transformers' MobileNetV2 does."""
 
-    def __init__(self):
-        super().__init__()
-        self.convolution = nn.Conv2d(3, 4, 3, stride=2, bias=False)
-        self.normalization, self.activation = nn.BatchNorm2d(4), nn.ReLU6()
-
     def forward(self, features):
-        height = features.shape[-2]
-        if height % 2 == 0:
-            features = F.pad(features, (0, 1, 0, 1))
+        features = F.pad(features, (0, 1, 0, 1)) if features.shape[-2] % 2 == 0 else features
         return self.activation(self.normalization(self.convolution(features)))
+
+    parts = {"convolution": nn.Conv2d(3, 4, 3, stride=2, bias=False), "normalization": nn.BatchNorm2d(4)}
+    return made(forward, **parts, activation=nn.ReLU6())
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -135,7 +121,7 @@ def test_norms_with_an_activation(name):
     """The kernel's epilogue takes it where it is one of nkiconv's; the module stays where it is another."""
     act, fused = ACTS[name], name if name in ACTIVATIONS else None
     torch.manual_seed(0)
-    model = random_statistics(nn.Sequential(nn.Conv2d(3, C, 3), NormAct(act)))
+    model = drawn(nn.Sequential(nn.Conv2d(3, C, 3), NormAct(act))).eval()
     x = 4 * torch.randn(2, 3, 7, 6)
     report = convert(model, fold_batchnorm=True)
     [fold] = report.folds
@@ -175,7 +161,7 @@ FOLDED = {
     "buffers": (frozen, {"1": "0", "4": "3"}),
     "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4)), {"1": "0"}),
     "groups": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 6, 3, 2, groups=3), nn.BatchNorm2d(6)), {"1": "0"}),
-    "several ways": (lambda: nn.Sequential(ConvLayer()), {"0.normalization": "0.convolution"}),
+    "several ways": (lambda: nn.Sequential(conv_layer()), {"0.normalization": "0.convolution"}),
     "ways that end in an error": (lambda: nn.Sequential(block(unpooled)(), nn.Conv2d(4, 3, 1), block(optional)()),
         {"0.bn": "0.conv", "2.bn": "2.conv"}),
 }  # fmt: skip
@@ -186,7 +172,7 @@ def test_what_is_folded(name):
     """Filters are rounded once more, of at most 72 terms, through two layers; the original stays as it was."""
     make, pairs = FOLDED[name]
     torch.manual_seed(0)
-    model = random_statistics(make())
+    model = drawn(make()).eval()
     state = {name: one.clone() for name, one in model.state_dict().items()}
     report = convert(model, fold_batchnorm=True)
     assert {fold.batchnorm: fold.convolution for fold in report.folds} == pairs
@@ -241,7 +227,7 @@ def looping(self, x):
 
 def around(also):
     """What makes a layer, and what else happens to it."""
-    return lambda: made(lambda self, x: self.layer(x) + also(self.layer, x), layer=ConvLayer())
+    return lambda: made(lambda self, x: self.layer(x) + also(self.layer, x), layer=conv_layer())
 
 
 def tied(model):
@@ -367,7 +353,7 @@ UNTRACED = {
 @pytest.mark.parametrize("run", UNTRACED, ids=lambda run: run.__name__)
 def test_parts_that_a_model_only_calls(run):
     torch.manual_seed(0)
-    model = random_statistics(type("Model", (Scaled,), {"run": run})())
+    model = drawn(type("Model", (Scaled,), {"run": run})()).eval()
     report = convert(model, fold_batchnorm=True)
     assert {fold.batchnorm for fold in report.folds if fold.folded} == UNTRACED[run]
     assert all(fold.reason.startswith("torch.fx cannot trace") for fold in report.folds if not fold.folded)

@@ -16,7 +16,7 @@ from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import func
 from torch.autograd import forward_ad
 from torch.nn import functional as F
-from torch_exact import integers, leaves_of, same
+from torch_exact import filled, integers, leaves_of, same
 
 from nkiconv import pytorch
 from nkiconv.activations import ACTIVATIONS
@@ -298,18 +298,11 @@ MODULES = [
 ]  # fmt: skip
 
 
-def fill(module):
-    with torch.no_grad():
-        for i, one in enumerate(module.parameters()):
-            one.copy_(*integers(one.shape, seed=i))
-    return module
-
-
 @pytest.mark.cover(6)
 @pytest.mark.parametrize(("name", "sizes", "more", "shape", "operator"), MODULES, ids=lambda value: str(value)[:30])
 def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
     ours, theirs = (getattr(of, name)(*sizes, **more) for of in (nn, torch.nn))
-    fill(ours)
+    filled(ours)
     assert theirs.load_state_dict(ours.state_dict()).missing_keys == []
     dtype = more.get("dtype", torch.float32)
     (x,), (wide,) = leaves_of(shape, dtype=dtype, seed=7)
@@ -335,7 +328,7 @@ CAUSAL = [(6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 
 @pytest.mark.parametrize(("inputs", "outputs", "taps", "groups", "dilation", "stride"), CAUSAL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilation, stride, dtype, mode):
-    conv = fill(nn.CausalConv1d(inputs, outputs, taps, stride, dilation, groups, dtype=dtype))
+    conv = filled(nn.CausalConv1d(inputs, outputs, taps, stride, dilation, groups, dtype=dtype))
     for shape in ((2, inputs, 11), (inputs, 3)):
         (x,) = integers(shape, dtype=dtype, seed=5)
         padded = F.pad(x.double(), ((taps - 1) * dilation, 0))

@@ -12,6 +12,7 @@ from causal import integers
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
+from torch_exact import filled
 
 import nkiconv
 from nkiconv.errors import ComparisonError, DtypeError
@@ -23,11 +24,7 @@ pytestmark = pytest.mark.simulator_only
 
 
 def layer(kind=nn.Conv2d, inputs=70, outputs=128, **more):
-    made = kind(inputs, outputs, 3, padding=1, **more)
-    with torch.no_grad():
-        made.weight.copy_(integers(*made.weight.shape))
-        made.bias.copy_(integers(*made.bias.shape))
-    return nn.Sequential(made).eval()
+    return nn.Sequential(filled(kind(inputs, outputs, 3, padding=1, **more))).eval()
 
 
 @pytest.mark.parametrize("rank", [1, 2])

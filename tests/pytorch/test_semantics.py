@@ -326,19 +326,16 @@ def test_jit_traces_hold_for_other_extents(make, shape):
     torch.testing.assert_close(traced(x), theirs(x))
 
 
-class Codec(nn.Module):
+def codec():
     """Of each kind of function one, with what is fused."""
-
-    def __init__(self):
-        super().__init__()
-        self.rows = pytorch.nn.CausalConv1d(4, 6, 3, activation="silu")
-        self.up = pytorch.nn.ConvTranspose1d(6, 4, 4, stride=2)
-        self.image = pytorch.nn.Conv2d(1, 1, 4, padding="same", activation="gelu")
-        self.weight = nn.Parameter(torch.randn(4, 3))
 
     def forward(self, x):
         y, state = pytorch.causal_conv1d_fn(self.up(self.rows(x)), self.weight, return_final_states=True)
         return self.image(y[:, None], residual=y[:, None]), state
+
+    rows, up = pytorch.nn.CausalConv1d(4, 6, 3, activation="silu"), pytorch.nn.ConvTranspose1d(6, 4, 4, stride=2)
+    image = pytorch.nn.Conv2d(1, 1, 4, padding="same", activation="gelu")
+    return made(forward, rows=rows, up=up, image=image, weight=nn.Parameter(torch.randn(4, 3)))
 
 
 def under_onnx(function):
@@ -349,7 +346,7 @@ def under_onnx(function):
 
 
 def test_onnx_gets_torchs_convolutions():
-    model, x = Codec().eval(), torch.randn(2, 4, 9)
+    model, x = codec().eval(), torch.randn(2, 4, 9)
     program = under_onnx(lambda: export(model, (x,), dynamic_shapes=({0: Dim.AUTO, 2: Dim.AUTO},)))
     names = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert not [name for name in names if "nkiconv" in name]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from causal import computing
+from chained import made
 from gradchecks import several
 from torch.nn import functional as F
 
@@ -123,13 +124,9 @@ def test_of_the_process(stem):
     assert not ours.functional.modes.wants_strict_nonfinite(None)
 
 
-class Functions(torch.nn.Module):
-    def __init__(self, w):
-        super().__init__()
-        self.w = torch.nn.Parameter(w)
-
-    def forward(self, x):
-        return F.conv2d(x, self.w, stride=2, padding=3)
+def functions(w):
+    """A model that convolves by a function."""
+    return made(lambda model, x: F.conv2d(x, model.w, stride=2, padding=3), w=torch.nn.Parameter(w))
 
 
 class Subclass(torch.nn.Conv2d):
@@ -147,10 +144,10 @@ def test_of_modules(stem, kind):
         if kind == "module":
             module = ours.nn.Conv2d(*arguments, bias=False, strict_nonfinite=strict)
         elif kind == "graph":
-            exported = torch.export.export(Functions(w), (x,)).module()
+            exported = torch.export.export(functions(w), (x,)).module()
             module = ours.convert(exported, strict_nonfinite=strict).model
         elif kind == "functions":
-            module = ours.convert(Functions(w), functional=True, strict_nonfinite=strict).model
+            module = ours.convert(functions(w), functional=True, strict_nonfinite=strict).model
         else:
             plain = (Subclass if kind == "subclass" else torch.nn.Conv2d)(*arguments, bias=False)
             module = ours.convert(plain, strict_nonfinite=strict).model
