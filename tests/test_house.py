@@ -68,6 +68,23 @@ def test_files_hold_one_idea():
     assert long == {}, f"split by idea: more than {MAX_LINES} lines"
 
 
+#: Names of typing that Python 3.10, the oldest that pyproject.toml names, does not have.
+LATER = {"LiteralString", "Never", "NotRequired", "Required", "Self", "TypeVarTuple", "Unpack", "override"}
+
+
+def test_what_is_imported_of_typing_is_in_python_310():
+    """Under TYPE_CHECKING nothing is imported."""
+    later = [
+        f"{path.relative_to(ROOT)}: {one.name}"
+        for path in python_files("nkiconv", "examples")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom) and node.module == "typing"
+        for one in node.names
+        if one.name in LATER
+    ]
+    assert later == [], "import them under TYPE_CHECKING"
+
+
 #: Functions of many arguments: signature and docstring, which are documentation, do not count.
 OF_MANY_ARGUMENTS = {
     "nkiconv/api/conv.py: conv2d", "nkiconv/pytorch/models/conversion.py: convert",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,12 +14,28 @@ from .errors import UnsupportedError
 from .function_modes import refuse_script
 from .gated import gated_short_conv, glu_conv1d
 
+if TYPE_CHECKING:
+    from typing import Self  # which came with Python 3.11
+
 # torch.fx traces a model with these modules into calls of these functions, which it does not look into.
 torch.fx.wrap("gated_short_conv")
 torch.fx.wrap("glu_conv1d")
 
 
-class GatedShortConv(torch.nn.Conv1d):
+class _Gated(torch.nn.Conv1d):
+    """A depthwise convolution of rows with products around it."""
+
+    __prepare_scriptable__ = refuse_script
+
+    @classmethod
+    def _of(cls, conv: torch.nn.Conv1d, **more: Any) -> Self:
+        """One with the parameters of a depthwise convolution, the same tensors."""
+        made = cls(conv.out_channels, conv.kernel_size[0], bias=conv.bias is not None, device="meta", **more)
+        made.weight, made.bias = conv.weight, conv.bias
+        return made.train(conv.training)
+
+
+class GatedShortConv(_Gated):
     """The part of transformers' Lfm2ShortConv between its two projections: y = C * (causal convolution of B * x).
 
     A state_dict of its `conv` loads. forward takes the first projection's result, with channels before tokens or, with
@@ -29,8 +45,6 @@ class GatedShortConv(torch.nn.Conv1d):
         hidden = lfm2.out_proj(conv(lfm2.in_proj(hidden)))                                 # [N, W, D]
         y, states = conv(bcx, states, return_final_states=True)                            # pieces, or steps
     """
-
-    __prepare_scriptable__ = refuse_script
 
     def __init__(
         self,
@@ -57,8 +71,7 @@ class GatedShortConv(torch.nn.Conv1d):
         Raises UnsupportedError: it is not depthwise, or has a stride, dilation or padding by other than zeros.
         """
         _check_depthwise(conv)
-        found: GatedShortConv = _of(GatedShortConv, conv, order=order, layout=layout, layer=layer)
-        return found
+        return GatedShortConv._of(conv, order=order, layout=layout, layer=layer)
 
     def forward(self, input: Tensor, initial_states: Tensor | None = None, *, return_final_states: bool = False) -> Any:
         """As `nkiconv.pytorch.gated_short_conv`."""
@@ -67,15 +80,13 @@ class GatedShortConv(torch.nn.Conv1d):
         return gated_short_conv(input, self.weight, self.bias, initial_states, **more)
 
 
-class ConformerConv(torch.nn.Conv1d):
+class ConformerConv(_Gated):
     """GLU, depthwise convolution, BatchNorm of eval mode in filters and bias, activation: the middle of a Conformer's
     convolution module, from [N, 2 * D, W] to [N, D, W].
 
         conv = nkiconv.pytorch.nn.ConformerConv.from_modules(module.depthwise_conv, module.batch_norm)
         y = conv(module.pointwise_conv1(x))
     """
-
-    __prepare_scriptable__ = refuse_script
 
     def __init__(
         self,
@@ -116,23 +127,14 @@ class ConformerConv(torch.nn.Conv1d):
         with torch.no_grad():
             folded: torch.nn.Conv1d = conv if norm is None else fuse_conv_bn_eval(copy.copy(conv).eval(), norm)
         given: Any = conv.padding if isinstance(conv.padding, str) else conv.padding[0]
-        more: dict[str, Any] = {"activation": activation, "layer": layer}
-        more["padding"] = given if padding is None else padding
-        found: ConformerConv = _of(ConformerConv, folded, **more)
-        return found
+        sides = given if padding is None else padding
+        return ConformerConv._of(folded, padding=sides, activation=activation, layer=layer)
 
     def forward(self, input: Tensor, initial_states: Tensor | None = None, *, return_final_states: bool = False) -> Any:
         """As `nkiconv.pytorch.glu_conv1d`."""
         more: dict[str, Any] = {"return_final_states": return_final_states, "layer": self.layer}
         more |= {"padding": self.sides, "activation": self.activation}
         return glu_conv1d(input, self.weight, self.bias, initial_states, **more)
-
-
-def _of(kind: Any, conv: torch.nn.Conv1d, **more: Any) -> Any:
-    """A module of a kind with the parameters of a depthwise convolution, the same tensors."""
-    made = kind(conv.out_channels, conv.kernel_size[0], conv.bias is not None, "meta", **more)
-    made.weight, made.bias = conv.weight, conv.bias
-    return made.train(conv.training)
 
 
 def _check_depthwise(conv: torch.nn.Conv1d) -> None:

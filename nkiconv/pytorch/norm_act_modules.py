@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import refuse_script
 from .norm_act import BY_RANK
 from .places import int_of, number_of
+
+if TYPE_CHECKING:
+    from typing import Self  # which came with Python 3.11
 
 #: Dicts of a module's hooks; hooks do not run where a kernel replaces the module.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -14,6 +14,7 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn as _causal_conv1d_fn
 from nkiconv.pytorch import causal_conv1d_update as _causal_conv1d_update
 from nkiconv.pytorch import functional
+from nkiconv.pytorch.fused_module import padded
 
 #: Arguments of causal_conv1d_fn that transformers' models pass on, among ones for other layers, from their callers.
 _PASSED_ON = ("seq_idx", "cu_seqlens", "initial_states", "return_final_states", "final_states_out")
@@ -96,6 +97,5 @@ def _call(module: Any, kind: Any, input: Tensor) -> tuple[Any, ...]:
         )
     padding = module.padding
     if module.padding_mode != "zeros":
-        input = nn.functional.pad(input, module._reversed_padding_repeated_twice, mode=module.padding_mode)
-        padding = 0
+        input, padding = padded(input, module._reversed_padding_repeated_twice, module.padding_mode), 0
     return input, module.weight, module.bias, module.stride, padding, module.dilation, module.groups

@@ -166,25 +166,16 @@ def _known_batched(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) ->
     return own(found).reshape(stats.shape), 0
 
 
-def _norm_forward(stats: Tensor, weight: Tensor | None, bias: Tensor | None, *numbers: Any) -> tuple[Tensor, ...]:
-    asked = Norm(*numbers)
-    _check_call(stats, weight, bias, asked)
-    return tuple(statistics.norm_scale_shift(stats, weight, bias, asked))
+def _norm_checked(function: Callable[..., ScaleShift]) -> Callable[..., tuple[Tensor, ...]]:
+    """A function of statistics, weight, bias and a Norm after checks, of the operator's arguments."""
 
+    def checked(stats: Tensor, weight: Tensor | None, bias: Tensor | None, *numbers: Any) -> tuple[Tensor, ...]:
+        norm = Norm(*numbers)
+        check_stats("stats", stats)
+        check_norm(norm, stats.shape[2], weight, bias, stats)
+        return tuple(function(stats, weight, bias, norm))
 
-def _check_call(stats: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> None:
-    check_stats("stats", stats)
-    check_norm(norm, stats.shape[2], weight, bias, stats)
-
-
-def _norm_fake(stats: Tensor, weight: Any, bias: Any, *numbers: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    norm = Norm(*numbers)
-    _check_call(stats, weight, bias, norm)
-    _, images, channels, _ = stats.shape
-    of_images = [] if norm.norm == "batch" else [images]
-    sizes = [*of_images, channels], [*of_images, norm.groups(channels)]
-    scale, shift, mean, variance = (stats.new_empty(size) for size in (sizes[0], sizes[0], sizes[1], sizes[1]))
-    return scale, shift, mean, variance
+    return checked
 
 
 def _norm_remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -256,8 +247,8 @@ define(
     "norm_scale_shift",
     {"stats": Tensor, **_AFFINE, **arguments_of(Norm)},
     tuple[Tensor, Tensor, Tensor, Tensor],
-    _norm_forward,
-    _norm_fake,
+    _norm_checked(statistics.norm_scale_shift),
+    _norm_checked(statistics.norm_by_torch),
     autograd.Derivatives(_norm_remember, _norm_backward, _norm_forward_mode),
     Transforms(_norm_batched, None, lambda *_: None),
 )
