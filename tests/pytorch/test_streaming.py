@@ -81,7 +81,7 @@ def test_a_plan_of_a_model_knows_of_frames():
         return torch.cat([y, self.conv(x, cache)], 2)
 
     plan = plan_model(
-        made(twice, conv=nn.CausalConv3d(8, 8, 3, padding=(1, 1))), torch.zeros(1, 8, 2, 6, 6), quick=True
+        made(twice, conv=nn.CausalConv3d(8, 8, 3, padding=(1, 1))), [torch.zeros(1, 8, 2, 6, 6)], quick=True
     )
     assert sorted(row.plan.asked.initial_frames for row in plan.rows) == [0, 2]
     assert plan.flops.fraction == 1
