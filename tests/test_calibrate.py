@@ -282,6 +282,14 @@ def test_constants_and_plans(plans):
     assert (row[-1] == "the same") is not change.is_other
 
 
+def test_equal_targets_plan_nothing(monkeypatch):
+    monkeypatch.setattr(sys.modules[compare.__module__], "answer", None)
+    assert (
+        run("calibrate", "--compare", "trn2", "trn2").stdout
+        == "trn2 and trn2 have the same constants: no plan changes\n"
+    )
+
+
 def test_a_case_that_cannot_be_planned_is_refused(plans):
     short = cases.get("short")
     case = dataclasses.replace(short, problem=short.problem.replace(dtype="fp8_e4m3"))

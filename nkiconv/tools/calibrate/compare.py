@@ -93,7 +93,7 @@ def compare(
     cases: Iterable[Case],
     advance: Advance = ignore,
 ) -> Comparison:
-    """The constants in which two targets differ, and the plans of cases under both.
+    """The constants in which two targets differ, and the plans of cases under both; no plans if the targets are equal.
 
     Args: old, new: every constant of a target, as `load_target` returns them.
     Raises UnsupportedError: a case that cannot be planned, before any work.
@@ -103,7 +103,7 @@ def compare(
     found = tuple(Difference(name, new[name].unit, one.value, new[name].value) for name, one in old.items()
                   if one.value != new[name].value)  # fmt: skip
     changes = []
-    for i, case in enumerate(chosen):
+    for i, case in enumerate(chosen if found else ()):
         advance(case.name, i / len(chosen))
         changes.append(_change(case, _overrides(old), _overrides(new)))
     return Comparison(found, tuple(changes))

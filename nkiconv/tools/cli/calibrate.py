@@ -55,7 +55,8 @@ def command(
         ),
     ] = None,
     case: Annotated[
-        list[str] | None, typer.Option(help="With --compare: only plans of this case; repeatable. Default: all cases.")
+        list[str] | None,
+        typer.Option(help="With --compare: only plans of this case; repeatable. Default: all cases (tens of minutes)."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,6 +113,9 @@ def _compare(old: str, new: str, names: list[str] | None, as_json: bool) -> None
         found = module.compare(*targets, chosen, advance=advance)
     if as_json:
         print_json(found.as_dict())
+        return
+    if not found.constants:
+        say(console(), f"{old} and {new} have the same constants: no plan changes")
         return
     constants = Grid("constants", ("constant", "old", "new", "ratio", "unit"), ("constant", "unit"))
     times = "old us", "new us, kept plan", "new us", "gain"
