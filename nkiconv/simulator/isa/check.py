@@ -101,15 +101,15 @@ def enum_member(name: str, value: Any, kind: type) -> None:
         fail("NKI030", f"{name}={value!r} is not a member of nisa.{kind.__name__}")
 
 
-def pick_engine(asked: Engine, allowed: tuple[Engine, ...], default: Engine) -> Engine:
-    """The engine that runs an instruction: the one asked for if it can (NKI041), else the default."""
+def pick_engine(asked: Engine, allowed: tuple[Engine, ...], default: Engine, **operands: NkiTensor) -> Engine:
+    """The engine that runs an instruction: the one asked for if it can (NKI041), else the default (NKI042)."""
     enum_member("engine", asked, Engine)
-    if asked is Engine.unknown:
-        return default
-    if asked not in allowed:
+    if asked is not Engine.unknown and asked not in allowed:
         names = ", ".join(f"engine.{e.name}" for e in allowed)
         fail("NKI041", f"engine.{asked.name} cannot run it; {names} can")
-    return asked
+    chosen = default if asked is Engine.unknown else asked
+    not_psum(chosen, **operands)
+    return chosen
 
 
 def alike(**operands: NkiTensor) -> None:

@@ -32,8 +32,7 @@ def rng(dst: NkiTensor, engine: engine = engine.vector, name: str | None = None)
     """
     program = current()
     check.on_chip(dst=dst)
-    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
-    check.not_psum(chosen, dst=dst)
+    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector, dst=dst)
     check.dtypes("NKI090", _BITS, dst=dst)
     check.writable(dst=dst)
     if program.numeric:
@@ -101,8 +100,7 @@ def _check_state(label: str, tensor: NkiTensor, asked: Any) -> None:
     check.on_chip(hw.FREE_DIMS_MAX, **{label: tensor})
     if asked is _Engine.vector:
         fail("NKI049", "engine.vector needs NeuronCore-v4 (trn3)", **{label: tensor})
-    check.pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd)
-    check.not_psum(_Engine.gpsimd, **{label: tensor})
+    check.pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd, **{label: tensor})
     if tensor.ndim != 2 or tensor.shape[1] != STATE_WORDS or tensor.dtype != "uint32":
         what = f"{list(tensor.shape)} of {tensor.dtype}"
         fail("NKI090", f"{label} is {what}, expected [P, {STATE_WORDS}] of uint32", **{label: tensor})

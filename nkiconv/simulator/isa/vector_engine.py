@@ -34,8 +34,7 @@ def memset(dst: NkiTensor, value: Any, engine: engine = engine.unknown, name: st
     """
     program = current()
     check.on_chip(dst=dst)
-    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector)
-    check.not_psum(chosen, dst=dst)
+    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.gpsimd), _Engine.vector, dst=dst)
     _check_fill(dst, value)
     check.writable(dst=dst)
     if program.numeric:
@@ -71,8 +70,8 @@ def tensor_copy(
     program = current()
     to, origin = settled(dst), settled(src)
     check.on_chip(dst=to, src=origin)
-    chosen = check.pick_engine(engine, (_Engine.vector, _Engine.scalar, _Engine.gpsimd), _Engine.vector)
-    check.not_psum(chosen, dst=dst, src=src)
+    engines = (_Engine.vector, _Engine.scalar, _Engine.gpsimd)
+    chosen = check.pick_engine(engine, engines, _Engine.vector, dst=dst, src=src)
     check.alike(dst=dst, src=src)
     check.writable(dst=dst)
     if program.numeric:
@@ -127,10 +126,10 @@ def _copy_where(dst: NkiTensor, src: Any, predicate: NkiTensor, reverse: bool) -
 def _binary_engine(op: Op, asked: Any, **operands: NkiTensor) -> engine:
     """Engine of a tensor_tensor: power needs GpSimd; 32-bit ints prefer it; Vector otherwise."""
     if op.name == "power":
-        return check.pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd)
+        return check.pick_engine(asked, (_Engine.gpsimd,), _Engine.gpsimd, **operands)
     native = all(t.dtype in _INT32 for t in operands.values()) and all(t.buffer is not PSUM for t in operands.values())
     default = _Engine.gpsimd if native and op.kind != BITVEC else _Engine.vector
-    return check.pick_engine(asked, (_Engine.vector, _Engine.gpsimd), default)
+    return check.pick_engine(asked, (_Engine.vector, _Engine.gpsimd), default, **operands)
 
 
 def tensor_tensor(
@@ -154,7 +153,6 @@ def tensor_tensor(
     token = check.binary_operator("op", op)
     check.bitvec_dtypes(token, dst=dst, data1=data1, data2=data2)
     chosen = _binary_engine(token, engine, dst=dst, data1=data1, data2=data2)
-    check.not_psum(chosen, dst=dst, data1=data1, data2=data2)
     check.not_both_psum(data1=data1, data2=data2)
     check.alike(dst=dst, data1=data1, data2=data2)
     check.writable(dst=dst)
