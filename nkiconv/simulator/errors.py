@@ -72,7 +72,7 @@ class RaceWarning(UserWarning):
 
 
 class NotSimulatedError(NotImplementedError):
-    """A documented NKI call that the simulator does not run yet."""
+    """A documented NKI call, or use of one, that the simulator does not run."""
 
     def __init__(self, name: str, supported: Iterable[str]) -> None:
         self.name = name

@@ -89,8 +89,6 @@ class Rendezvous:
             return partner, True
         self._offers[core] = offer
         self._hand_over(core, other)
-        if self._failure is not None:
-            raise _Abandoned
         answer, self._inbox[core] = self._inbox[core], None
         if answer is None:
             self._refuse(f"core {core} waits at {offer.describe()}, core {other} ended without meeting it", offer)
@@ -102,11 +100,9 @@ class Rendezvous:
         if self._offers[other] is not None or self._done[other]:
             return
         self._hand_over(core, other)
-        if self._failure is not None:
-            raise _Abandoned
 
     def _hand_over(self, core: int, other: int) -> None:
-        """Let the other core run until it waits, steps, ends or fails."""
+        """Let the other core run until it waits, steps or ends; if it fails, this one is abandoned."""
         if self._done[other]:
             return
         if self._thread is None:
@@ -115,6 +111,8 @@ class Rendezvous:
         else:
             self._turn[other].release()
         self._turn[core].acquire()
+        if self._failure is not None:
+            raise _Abandoned
 
     def _core_1(self) -> None:
         try:

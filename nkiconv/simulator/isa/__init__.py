@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..documented import ISA_CALLS, ISA_ENUMS, ISA_GEN4, ISA_SCALARS
-from ..errors import NkiValidationError, NotSimulatedError
+from ..errors import NkiValidationError
 from ..objects import VirtualRegister
 from ..program import Instruction as NkiInstruction
 from ..rules import refused_call
@@ -67,13 +67,7 @@ __all__ = [*ISA_CALLS, *ISA_SCALARS, *ISA_ENUMS, "NkiInstruction", "NkiValidatio
 
 
 def __getattr__(name: str) -> Any:
-    """Documented calls that are missing raise by name when called; trn3's are refused."""
+    """Documented calls of trn3 are refused by name when called."""
     if name in ISA_GEN4:
         return refused_call("NKI049", name, f"nki.isa.{name} needs NeuronCore-v4 (trn3); the target is trn2")
-    if name in ISA_CALLS:
-
-        def missing(*args: Any, **kwargs: Any) -> Any:
-            raise NotSimulatedError(f"nki.isa.{name}", [n for n in ISA_CALLS if n in globals()])
-
-        return missing
     raise AttributeError(f"module 'nki.isa' has no attribute {name!r}")
