@@ -19,17 +19,15 @@ from ..tensor import NkiTensor
 from .choosing import gather_flattened, where
 from .constants import shared_constant, shared_identity_matrix
 from .creation import empty_like, full, ndarray, ones, zeros, zeros_like
-from .grid import num_programs, program_id, program_ndim
 from .grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
 from .layout import broadcast_to, expand_dims, load_transpose2d, matmul, transpose
 from .loops import affine_range, ds, dynamic_range, fori_loop, sequential_range, static_range, while_loop
+from .memories import hbm, is_hbm, is_on_chip, is_psum, is_sbuf, private_hbm, psum, sbuf, shared_hbm, tile_size
 from .normalising import rms_norm, softmax
-from .ordering import no_reorder
+from .programs import no_reorder, num_programs, program_id, program_ndim
 from .randomness import dropout, rand, random_seed
 from .reductions import all, max, mean, min, prod, sum, var
-from .regions import hbm, is_hbm, is_on_chip, is_psum, is_sbuf, private_hbm, psum, sbuf, shared_hbm
 from .rounding import ceil, floor, trunc
-from .sizes import tile_size
 from .transfers import device_print, load, store
 
 #: The documented names, those of trn3, and two of NKI 0.6.

@@ -15,7 +15,7 @@ from ..program import current
 from ..rules import fail
 from ..tensor import NkiTensor
 from .creation import checked_shape, ndarray
-from .regions import sbuf
+from .memories import sbuf
 
 #: Element types of shared_constant (its document).
 _CONSTANT_DTYPES = (

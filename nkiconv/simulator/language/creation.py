@@ -14,7 +14,7 @@ from ..objects import as_int, dtype_name
 from ..program import current
 from ..rules import fail
 from ..tensor import NkiTensor
-from .regions import is_on_chip, sbuf
+from .memories import is_on_chip, sbuf
 
 #: Bytes of the SBUF row that fills an HBM tensor: long DMA runs, little of SBUF.
 _FILL_BYTES = 16384

@@ -20,7 +20,7 @@ from ..objects import NKIObject, as_int
 from ..rules import fail
 from ..tensor import NkiTensor
 from .creation import ndarray
-from .regions import is_on_chip
+from .memories import is_on_chip
 
 #: Dims of the least tile.
 _LEAST_DIMS = 2

@@ -11,7 +11,7 @@ from ..objects import as_int, dtype_name
 from ..rules import fail
 from ..tensor import NkiTensor
 from .creation import cast, checked_shape, copied, ndarray, require_tiles
-from .regions import psum, sbuf
+from .memories import psum, sbuf
 
 
 def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:

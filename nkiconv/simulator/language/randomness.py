@@ -11,7 +11,7 @@ from ..ops import OPS
 from ..rules import fail
 from ..tensor import NkiTensor
 from .creation import cast, ndarray, require_tiles
-from .regions import sbuf
+from .memories import sbuf
 
 #: Bits of a random number that fp32 holds exactly, so that it stays below 1.
 _FP32_BITS = 24

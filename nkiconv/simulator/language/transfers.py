@@ -11,7 +11,7 @@ from ..program import current
 from ..rules import fail
 from ..tensor import NkiTensor
 from .creation import ndarray
-from .regions import sbuf
+from .memories import sbuf
 
 
 def load(src: NkiTensor, dtype: Any = None) -> NkiTensor:
