@@ -25,6 +25,7 @@ REFUSED = [
      " - case='rn50_c4'"),
     (f"run short {ROWS}", "--input, --filter: cannot be combined with named cases"),
     ("run short --bias all.npz:flat", "--bias: cannot be combined with named cases"),
+    ("run short --groups 0", "--groups: cannot be combined with named cases"),
     (f"run {ROWS} --seed 1", "--seed=1: files bring their own data"),
     (f"run {ROWS} --force", "--force: lets --out overwrite, and there is no --out"),
     ("run short --channels half", "--channels=half: must be auto, all"),
@@ -66,6 +67,7 @@ REFUSED = [
     (f"run {NORM} --input 128x64:bf16", "missing a required argument: 'w'; it takes x, w, eps: give one"),
     (f"profile {NORM} {INPUTS} --arg mu=1", "unexpected keyword argument 'mu'; it takes x, w, eps: give"),
     (f"run {NORM} --filter w.npy", "--filter: of convolutions"),
+    (f"profile {NORM} {INPUTS} --direction wgrad", "--direction=wgrad: is of cases, and"),
     (f"run {NORM} {INPUTS} --out y.txt --lnc 1", "go to .npy or .npz"),
     (f"run {NORM} {INPUTS} --out there.npz", "exists; name another, or overwrite it with --force"),
     (f"run {NORM[:-1]} {INPUTS}", "did you mean rms_norm"),
@@ -97,6 +99,7 @@ REFUSED = [
 #: Of plans, profiles, sweeps, suites and lint.
 PLANS = [
     ("plan kda_bf61", "did you mean kda_bf16"),
+    ("plan short --N 0", "--N: a shape, and short is named too; drop one"),
     ("plan nkl_n1_c16_w512_s7 --constant scalar.ns_per_elem=fast", "must be NAME=VALUE with a number"),
     ("plan nkl_n1_c16_w512_s7 --constant pe.min_interval_rows=1e20",
      "must be at most 128000, 1000 times trn2.toml's 128"),

@@ -76,7 +76,7 @@ def option_name(name: str) -> str:
 
 def given_options(group: Any) -> list[str]:
     """The options of a dataclass that were given, as typed."""
-    return [option_name(name) for name, value in vars(group).items() if value not in (None, False)]
+    return [option_name(name) for name, value in vars(group).items() if value is not None and value is not False]
 
 
 def misplaced(given: Mapping[str, Any], why: str) -> Iterator[UnsupportedError]:

@@ -68,7 +68,10 @@ def command(
     raise_all("nkiconv profile cannot run this call", list(unnamed(named)))
     kernels = [name for name in (*named, against or "") if is_kernel(name)]
     calls = {name: KernelCall(name, tuple(input or ()), tuple(arg or ()), kinds.lnc) for name in kernels}
-    wrong = [*_contradictions(named, trace, plot, force), *_of_kernels(named, kernels, input, arg, against, kinds)]
+    wrong = [
+        *_contradictions(named, trace, plot, force),
+        *_of_kernels(named, kernels, input, arg, against, direction, kinds),
+    ]
     wrong += [error for one in calls.values() for error in one.violations()]
     raise_all("nkiconv profile cannot run this call", wrong)
     found = [name for name in named if name in calls]
@@ -202,6 +205,7 @@ def _of_kernels(
     inputs: list[str] | None,
     args: list[str] | None,
     against: str | None,
+    direction: str,
     kinds: Choice,
 ) -> Iterator[NkiconvError]:
     """Options of kernels without one, options of cases where there are kernels only."""
@@ -209,7 +213,8 @@ def _of_kernels(
         if given and not kernels:
             yield UnsupportedError(f"{option}={given[0]}: is of a kernel, FILE.py:KERNEL, and none is named; name one")
     if names and set(names) <= set(kernels):
-        of_cases = {f"--{name}={value}": value for name, value in vars(kinds).items() if name != "lnc"}
+        values = {**vars(kinds), "direction": direction if direction != "forward" else None}
+        of_cases = {f"--{name}={value}": value for name, value in values.items() if name != "lnc"}
         yield from misplaced(of_cases, f"is of cases, and {kernels[0]} is a kernel; drop it")
     if against is not None and len(names) > 1:
         yield UnsupportedError(f"--against={against}: is held against one profile, {len(names)} are named; name one")
