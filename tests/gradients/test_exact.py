@@ -324,7 +324,6 @@ REFUSED = [
     ([PLAIN, WIDE], {"side": 3}, "bf16", "config side=3 pixels=0: must be 1, 2 or 4, and 1 but for pixels=0"),
     ([PLAIN, WIDE], TURNED | {"side": 2}, "bf16", "config side=2 pixels=2: must be 1, 2 or 4, and 1 but for pixels=0"),
     ([PLAIN, (2, 3, 1, 1, 1, 1)], {"beside": 3}, "bf16", "config beside=3, K=4, stride=1: at most 2"),
-    ([PLAIN, WIDE], {"side": 8}, "bf16", "config side=8: must be an int from 1 to 4"),
     ([PLAIN, (11, 3, 2, 1, 1, 1)], {"exchanged": 1}, "bf16", r"stride=\(1, 1, 2\)"),
 ]  # fmt: skip
 
