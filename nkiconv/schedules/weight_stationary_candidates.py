@@ -237,7 +237,7 @@ def stacked_least(
 
     def of_outputs(rest: int, U: int, V: int) -> float:
         each_ns = div_ceil(geometry.K, P_MAX // U) * V * met * matmul_ns(target, geometry, columns_of(U, V))
-        products = div_ceil(window_of(rows, (U - 1) * V + 1) * columns.taps, P_MAX // (geometry.C - rest))
+        products = div_ceil(window_of(rows, (U - 1) * V + 1) * columns.taps, P_MAX // max(1, geometry.C - rest))
         products_ns = (products + (rest > 0)) * each_ns
         dma_ns = stored_ns(U, V) + min(filters_ns(U, way) for way in stacked.WAYS)
         return ends_ns + overlapped_ns(array_end_ns(target, 0.0, products_ns), dma_ns, evacuated_ns(U, V))
