@@ -182,6 +182,8 @@ class DiagonalsBound:
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
         step_ns = np.maximum(array_ns, others_ns)
         ends_ns = first_load_ns(target) + last_store_ns(target)
+        # a gather of each pass follows its last products
+        ends_ns = ends_ns + passes * target.gpsimd_fixed_ns
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
