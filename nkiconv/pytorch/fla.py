@@ -57,12 +57,7 @@ def causal_conv1d(
     """
     where = layer or "causal_conv1d"
     refuse(UnsupportedError, rules.flag("output_final_state", output_final_state))
-    _check(where, x, weight, residual)
-    if initial_state is not None:
-        width = weight.shape[1] if weight.dim() == 2 else 0
-        if not isinstance(initial_state, Tensor) or initial_state.dim() != 3 or initial_state.shape[2] != width:
-            told = tuple(initial_state.shape) if isinstance(initial_state, Tensor) else type(initial_state).__name__
-            raise GeometryError(f"initial_state: must be [N, C, width] = [..., {width}], not {told}; pass such a state")
+    _check(where, x, weight, {"residual": residual, "initial_state": initial_state})
     before = None if initial_state is None else initial_state[..., 1:]
     more: dict[str, Any] = {"activation": activation, "cu_seqlens": cu_seqlens, "layout": "NWC", "layer": where}
     found: Tensor = causal_conv1d_fn(x, weight, bias, None, before, **more)
@@ -94,24 +89,28 @@ def causal_conv1d_update(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "causal_conv1d_update"
-    _check(where, x, weight, residual, steps=True)
+    _check(where, x, weight, {"residual": residual}, steps=True)
     steps = x.reshape(-1, x.shape[-1])
     y = of_steps(steps, cache, weight, bias, activation, layer=where).reshape(x.shape)  # type: ignore[arg-type]
     return y if residual is None else y + residual, cache
 
 
-def _check(where: str, x: Any, weight: Any, residual: Any, steps: bool = False) -> None:
-    """Check the arguments under their names here, before `causal_conv1d_fn`. Raises DtypeError, LayoutError,
-    GeometryError."""
-    given = {"x": x, "weight": weight} | ({} if residual is None else {"residual": residual})
-    wrong = [error for name, one in given.items() for error in tensor_violations(name, one)]
+def _check(where: str, x: Any, weight: Any, more: dict[str, Any], steps: bool = False) -> None:
+    """Check the arguments under their names here, before `causal_conv1d_fn`; more: residual and initial_state by name.
+
+    Raises: DtypeError, GeometryError, LayoutError.
+    """
+    more = {name: one for name, one in more.items() if one is not None}
+    wrong = [e for name, one in {"x": x, "weight": weight, **more}.items() for e in tensor_violations(name, one)]
     raise_all(f"{where} cannot run this call", wrong)
     shapes = ((2, 3), "[N, C], [N, 1, C] or [1, N, C]") if steps else ((3,), "[N, L, C]")
     if x.dim() not in shapes[0] or (steps and x.dim() == 3 and 1 not in x.shape[:2]):
         wrong.append(LayoutError(f"x.shape={tuple(x.shape)}: must be {shapes[1]}; reshape it"))
-    if residual is not None:
-        wrong += refused(GeometryError, rules.shape("residual", residual.shape, x.shape, "x's"))
-        wrong += refused(DtypeError, rules.same("residual", "dtype", residual.dtype, "x", x.dtype))
+    for name, one in more.items() if weight.dim() == 2 else ():
+        of_state = (*one.shape[:1], x.shape[-1], weight.shape[1]), "[N, C, width]"
+        wanted, words = (tuple(x.shape), "x's") if name == "residual" else of_state
+        wrong += refused(GeometryError, rules.shape(name, one.shape, wanted, words))
+        wrong += refused(DtypeError, rules.same(name, "dtype", one.dtype, "x", x.dtype))
     raise_all(f"{where} cannot run this call", wrong)
 
 

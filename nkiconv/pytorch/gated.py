@@ -264,11 +264,6 @@ def _composed(given: Call) -> tuple[Tensor, Tensor]:
     return _laid(given, host.in_dtype(y if factor is None else y * host.wide(factor), given.input.dtype)), final
 
 
-def _by_torch(given: Call) -> tuple[Tensor, Tensor]:
-    y, final = _composed(given)
-    return y.contiguous(), final.contiguous()
-
-
 def _by_kernel(backend: str, given: Call) -> Sequence[Tensor]:
     if given.layout == "NWC":
         (y, *final), empty = modes.lazy(backend).causal_conv1d_split(split_of(given), given.chunks), _made(given)
@@ -315,7 +310,8 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
 
 OPERATOR = define_block(
     Block(
-        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor], _check, _made, _by_torch,
+        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor], _check, _made,
+        lambda given: [one.contiguous() for one in _composed(given)],
         functools.partial(_by_kernel, "device"), functools.partial(_by_kernel, "simulated"), _compared, _again, _flops,
         rows=lambda _: (0, 3),
     )

@@ -57,11 +57,6 @@ class Call(NamedTuple):
         return PixelNorm(self.x_norm, self.x_norm_weight, self.x_norm_bias, self.x_norm_eps, False)
 
     @property
-    def tensors(self) -> dict[str, Tensor | None]:
-        """Those without a norm's, by name."""
-        return dict(zip(self._fields[:6], self[:6], strict=True))
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Of y."""
         return (self.input.shape[0], self.weight2.shape[0], *self.input.shape[2:])
@@ -124,8 +119,8 @@ def unsupported(x: Tensor, weight1: Tensor, weight2: Tensor, norm: str | None = 
 def _check(given: Call) -> None:
     """Refuse arguments that do not go together, naming all violated rules."""
     summary, x, norm = f"{given.layer or NAME} cannot run this call", given.input, given.norm
-    needed = given._fields[:3]
-    tensors: dict[str, Any] = {name: one for name, one in given.tensors.items() if one is not None or name in needed}
+    needed, pairs = given._fields[:3], zip(given._fields[:6], given[:6], strict=True)  # but for the norm's
+    tensors: dict[str, Any] = {name: one for name, one in pairs if one is not None or name in needed}
     wrong: list[Any] = [error for name, one in tensors.items() for error in tensor_violations(name, one)]
     wrong += refused(UnsupportedError, rules.activation(given.activation, of="hidden channels"))
     wrong += refused(UnsupportedError, pixel_norms.kind(norm.kind, "x_norm"), pixel_norms.eps(norm.eps, "x_norm"))

@@ -341,7 +341,8 @@ refused(fla.causal_conv1d, {"x": X, "weight": W}, [
     ({"weight": None}, DtypeError, "weight: must be"),
     ({"weight": W[:2]}, GeometryError, "weight.shape"),
     ({"residual": X[:1]}, GeometryError, "residual.shape=.1, 5, 3.: must be x"),
-    ({"initial_state": integers(2, 3, 3)}, GeometryError, "initial_state: must be"),
+    ({"initial_state": integers(2, 3, 3)}, GeometryError, r"initial_state.shape=.*: must be .N, C, width. = .2, 3, 4."),
+    ({"initial_state": integers(2, 2, 4)}, GeometryError, r"initial_state.shape=.2, 2, 4.: must be .N, C, width."),
     ({"residual": X.double()}, DtypeError, "residual.dtype=torch.float64: must be x's, torch.float32"),
     ({"output_final_state": "no"}, UnsupportedError, "output_final_state='no': must be True or False"),
 ])  # fmt: skip

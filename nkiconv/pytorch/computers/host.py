@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from ..operators.called import Called, FilterCall
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {
-    1: F.conv_transpose1d,
-    2: F.conv_transpose2d,
-    3: F.conv_transpose3d,
-}
+_TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {n: getattr(F, f"conv_transpose{n}d") for n in _CONVOLVE}
 _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     name: partial(getattr(F, own.functional or name), **own.options) for name, own in ACTIVATIONS.items()
 }
