@@ -44,6 +44,21 @@ def test_tokens_of_projections_are_not_copied(tokens):
     assert close(y, model(x), terms_of(model))
 
 
+def test_packed_sequences_and_states_are_convolved_by_themselves():
+    """By causal_conv1d_fn: they are in no fused call."""
+
+    def forward(self, hidden, **more):
+        rows = self.in_proj(hidden)[..., 3:].transpose(1, 2)
+        rows = causal_conv1d_fn(rows, self.conv1d.weight.squeeze(1), self.conv1d.bias, **more)
+        return torch.split(rows.transpose(1, 2), self.sizes, dim=-1)
+
+    found, model = pair(lambda: made(forward, fm.Mamba))
+    x = image(*ROWS)
+    assert "causal_conv1d_split" in calls(found, x)
+    for more in ({"seq_idx": torch.arange(11).expand(2, 11) // 4}, {"initial_states": image(2, 10, 3)}):
+        assert all(map(torch.equal, found(x, **more), model(x, **more)))
+
+
 #: What Mamba's stage reads of a projection's result, and the place of the first channel where that is read in place.
 PARTS = {
     "channels": (lambda x: x[..., 3:], 3),
@@ -96,7 +111,7 @@ class Sliced(nn.Module):
 
 def short(m, rows, end=None):
     """LFM2's."""
-    b, c, x = rows.chunk(3, dim=1)
+    b, c, x = rows.chunk(3, dim=1) if end is None else torch.chunk(input=rows, chunks=3, dim=1)
     x = b * x
     return m.out_proj((c * m.conv1d(x)[..., : x.shape[-1] if end is None else end]).transpose(1, 2))
 

@@ -38,7 +38,7 @@ from .pending import PRODUCTS, Pending, activation_of, is_in_place, tensor_of, v
 _CHUNKS = (torch.Tensor.chunk, torch.chunk)
 _SPLITS = (torch.Tensor.split, torch.split)
 _TRANSPOSES = (torch.Tensor.transpose, torch.transpose)
-_SIGNATURE = inspect.signature(causal_conv1d_fn)
+_SIGNATURE, _BATCH_NORM = inspect.signature(causal_conv1d_fn), inspect.signature(F.batch_norm)
 #: Arguments that a causal convolution may have as part of another call.
 _TENSORS = ("x", "weight", "bias")
 _NO_MORE = ("activation", "layout", "layer", "strict_nonfinite")
@@ -96,14 +96,16 @@ class _Glu(_Rows):
 
 
 class _GluConvolved(_Rows):
-    """The convolution of a GLU of x, perhaps with a BatchNorm's arguments."""
+    """The convolution of a GLU of x, perhaps with a BatchNorm's mean, variance, weight, bias and eps."""
 
-    def __init__(self, mode: Fusing, x: Tensor, convolution: Any, norm: tuple[Any, ...] | None = None) -> None:
+    norm: tuple[Any, ...] | None = None
+
+    def __init__(self, mode: Fusing, x: Tensor, convolution: Any) -> None:
         sides: Any = convolution.padding if isinstance(convolution.padding, str) else convolution.padding[0]
         width, taps = x.shape[2], convolution.kernel_size[0]
         out = width if sides == "same" else width + 2 * (0 if sides == "valid" else sides) - taps + 1
         super().__init__(mode, x, (x.shape[0], x.shape[1] // 2, out))
-        self.convolution, self.sides, self.norm = convolution, sides, norm
+        self.convolution, self.sides = convolution, sides
 
     def compute(self) -> Tensor:
         """By one call."""
@@ -112,9 +114,7 @@ class _GluConvolved(_Rows):
     def activated(self, activation: str | None) -> Tensor:
         """By one call with an activation."""
         weight, bias = self.convolution.weight, self.convolution.bias
-        words = ["glu_conv1d"]
         if self.norm is not None:
-            words.append("BatchNorm")
             mean, variance, scale, shift, eps = self.norm
             scale = torch.rsqrt(host.wide(variance) + eps) * (1 if scale is None else scale)
             offset = -mean * scale + (0 if shift is None else shift)
@@ -123,27 +123,20 @@ class _GluConvolved(_Rows):
             self.mode.norms.append(mean)
         more = {"padding": self.sides, "activation": activation, "layer": self.convolution.layer}
         y: Tensor = glu_conv1d(self.input(), weight, bias, **more)
-        steps = " and ".join([*words[1:], *filter(None, [activation])])
-        self.mode.calls.append(" with ".join(filter(None, [words[0], steps])))
+        steps = " and ".join(filter(None, ["BatchNorm" * (self.norm is not None), activation]))
+        self.mode.calls.append(f"glu_conv1d{' with ' * bool(steps)}{steps}")
         return y
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A BatchNorm with fixed statistics, then an activation."""
         if function is F.batch_norm and self.norm is None:
-            mean, variance, scale, shift, training, _, eps = _norm(*args, **named)
-            if training or mean is None or variance is None:
-                return None
-            return _GluConvolved(self.mode, self.input(), self.convolution, (mean, variance, scale, shift, eps))
+            bound = _BATCH_NORM.bind(self, *args, **named)
+            bound.apply_defaults()
+            norm = [bound.arguments[name] for name in ("running_mean", "running_var", "weight", "bias", "eps")]
+            taken = bound.arguments["training"] or norm[0] is None or norm[1] is None  # statistics of this batch
+            return None if taken else self.but(norm=tuple(norm))
         activation = activation_of(function, named)
         return None if activation is None or is_in_place(function, args, named) else self.activated(activation)
-
-
-def _norm(
-    running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
-    momentum: float = 0.1, eps: float = 1e-5,
-) -> tuple[Any, ...]:  # fmt: skip
-    """Arguments of torch's batch_norm after the first."""
-    return running_mean, running_var, weight, bias, training, momentum, eps
 
 
 def _stored(x: Tensor) -> tuple[str, Tensor]:
@@ -341,8 +334,10 @@ class Fusing(TorchFunctionMode):
         if str(getattr(func, "__module__", "")).startswith("nkiconv."):
             return func(*tree_map(tensor_of, args), **tree_map(tensor_of, named))
         found = func(*args, **named)
-        if func in _CHUNKS and len(found) == 3 and args[0].dim() == 3 and args[0].shape[1] == 3 * found[0].shape[1]:
-            self._chunks += [(chunk, args[0], place, version_of(args[0])) for place, chunk in enumerate(found)]
+        if func in _CHUNKS and len(found) == 3:
+            x = args[0] if args else named["input"]
+            if x.dim() == 3 and x.shape[1] == 3 * found[0].shape[1]:
+                self._chunks += [(chunk, x, place, version_of(x)) for place, chunk in enumerate(found)]
         return found
 
     def chunk_of(self, one: Any) -> tuple[Tensor, int] | None:
@@ -373,7 +368,7 @@ class Fusing(TorchFunctionMode):
         others = [one for name, one in given.items() if name not in _TENSORS and name not in _NO_MORE]
         if (
             given["layout"] != "NCW"
-            or any(one not in (None, False) for one in others)
+            or not all(one is None or one is False for one in others)
             or modes.wants_strict_nonfinite(given["strict_nonfinite"])
         ):
             return None
