@@ -27,7 +27,7 @@ class PixelResults(Results):
 
     def finish(self, tile, lanes, blocks, last):
         """Store what waits, and keep the last blocks until the next call: other sums hide their evacuation."""
-        self.end()
+        self.end(is_end=False)
         if last:
             self.store(tile, lanes, blocks)
 
@@ -37,8 +37,9 @@ class PixelResults(Results):
             lane, places = lanes[index], [(one, *self.place(0, one)) for one in some]
             self.late.append((places, [part.existing(at) for part, at in zip(lane, places_of(lane, blocks))]))
 
-    def end(self):
-        """Transpose and store the results that wait."""
+    def end(self, is_end=True):
+        """Transpose and store the results that wait. is_end: whether they are the last, whose rows are not stored
+        together: each is as soon as it is evacuated."""
         for places, ((z, z0, zn), (p, p0, pn), (q, q0, qn)) in self.late:
             for n, (first, width) in itertools.product(range(zn), cut(qn, nl.tile_size.pmax)):
                 groups = cut_at(div_ceil(pn, self.schedule.together_rows), nl.tile_size.pmax // width)
@@ -47,10 +48,10 @@ class PixelResults(Results):
                     alike = [*alike]
                     for part in cut_at(len(alike), most):
                         start, there = (z + n, p, q + first), (z0 + n, p0, q0 + first)
-                        self._store_pixels(places, some_of(alike, part), start, there, (pn, width))
+                        self._store_pixels(places, some_of(alike, part), start, there, (pn, width), is_end)
         self.late = []
 
-    def _store_pixels(self, places, groups, first, there, extents):
+    def _store_pixels(self, places, groups, first, there, extents, is_end):
         """Store pixels of some columns of equally many blocks, (first, count) of each group, from `there` on; extents:
         rows and columns inside y. The rows of a block are on separate partitions, of alternate row tiles in separate
         tiles of results."""
@@ -71,9 +72,16 @@ class PixelResults(Results):
                 c = base - begin + row * slot
                 dst = pixels_sbuf[:, row, :, one.k0 - k0 : one.k0 - k0 + one.kn]
                 copy_balanced(dst, pixels_psum[:, :, c : c + one.kn], self.ledger)
-        for row, (index, (m, _)) in itertools.product(range(rows), enumerate(groups)):
-            count = min(mn, div_ceil(pn - row, rows) - m)
-            if count > 0:
-                pattern = [[rows * strides[2], count], [strides[3], width], [1, kn]]
-                offset = offset_at(strides, (k0, there[0], there[1] + m * rows + row, there[2]))
-                store(pixels_sbuf[0 : count * width, row, index], y_hbm, pattern, offset)
+        # groups with all their rows by one DMA, then others row by row
+        m0, by_row = groups[0][0], strides[2]
+        whole = sum(pn >= (m + mn) * rows for m, _ in groups)
+        together = 1 if is_end else rows
+        stores = [(row, together, 0, whole, mn) for row in range(0, rows if whole > 0 else 0, together)]
+        for index, (m, _) in enumerate(groups[whole:], whole):
+            counts = [min(mn, div_ceil(pn - row, rows) - m) for row in range(rows)]
+            stores += [(row, 1, index, 1, count) for row, count in enumerate(counts) if count > 0]
+        for row, each, index, count, lines in stores:
+            free = [[by_row, each], [mn * rows * by_row, count], [1, kn]]
+            offset = offset_at(strides, (k0, there[0], there[1] + (m0 + index * mn) * rows + row, there[2]))
+            own_sbuf = pixels_sbuf[0 : lines * width, row : row + each, index : index + count]
+            store(own_sbuf, y_hbm, [[rows * by_row, lines], [strides[3], width], *free], offset)
