@@ -6,7 +6,7 @@ import functools
 import numbers
 from collections.abc import Collection
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -84,15 +84,14 @@ def _free_runs(shape: Ints, strides: Ints) -> int | None:
 def on_gpsimd(free_dims: int = hw.FREE_DIMS_MAX, **operands: Any) -> None:
     """Every operand is an SBUF view that GpSimd can walk (NKI042, and those of `on_chip`)."""
     on_chip(free_dims, **operands)
-    not_psum(Engine.gpsimd, **operands)
+    not_psum(**operands)
 
 
-def not_psum(chosen: Engine, **operands: NkiTensor) -> None:
+def not_psum(**operands: NkiTensor) -> None:
     """GpSimd reads and writes SBUF only (NKI042)."""
-    if chosen is Engine.gpsimd:
-        for name, tensor in operands.items():
-            if tensor.buffer is PSUM:
-                fail("NKI042", f"{name} is in PSUM and the instruction runs on GpSimd", **{name: tensor})
+    for name, tensor in operands.items():
+        if tensor.buffer is PSUM:
+            fail("NKI042", f"{name} is in PSUM and the instruction runs on GpSimd", **{name: tensor})
 
 
 def enum_member(name: str, value: Any, kind: type) -> None:
@@ -103,12 +102,15 @@ def enum_member(name: str, value: Any, kind: type) -> None:
 
 def pick_engine(asked: Engine, allowed: tuple[Engine, ...], default: Engine, **operands: NkiTensor) -> Engine:
     """The engine that runs an instruction: the one asked for if it can (NKI041), else the default (NKI042)."""
-    enum_member("engine", asked, Engine)
-    if asked is not Engine.unknown and asked not in allowed:
-        names = ", ".join(f"engine.{e.name}" for e in allowed)
-        fail("NKI041", f"engine.{asked.name} cannot run it; {names} can")
-    chosen = default if asked is Engine.unknown else asked
-    not_psum(chosen, **operands)
+    if asked is Engine.unknown:
+        chosen = default
+    elif type(asked) is Engine and asked in allowed:
+        chosen = asked
+    else:
+        enum_member("engine", asked, Engine)
+        fail("NKI041", f"engine.{asked.name} cannot run it; {', '.join(f'engine.{e.name}' for e in allowed)} can")
+    if chosen is Engine.gpsimd:
+        not_psum(**operands)
     return chosen
 
 
@@ -198,10 +200,10 @@ def comparison(name: str, op: Any) -> Op:
     return token
 
 
-def arithmetic(name: str, token: Op, **operands: NkiTensor) -> Op:
+def arithmetic(name: str, token: Op) -> Op:
     """An operator that does not work on bits (NKI050)."""
     if token.kind == BITVEC:
-        fail("NKI050", f"{name}={token!r}: bitvec ops are not supported", **operands)
+        fail("NKI050", f"{name}={token!r}: bitvec ops are not supported")
     return token
 
 
@@ -217,7 +219,11 @@ def dtypes(rule: str, accepted: Collection[str], **operands: NkiTensor) -> None:
     """Each operand has one of these dtypes, or else `rule`."""
     for name, tensor in operands.items():
         if tensor.dtype not in accepted:
-            fail(rule, f"{name} has dtype {tensor.dtype}, accepted: {', '.join(accepted)}", **{name: tensor})
+            _refuse_dtype(rule, accepted, name, tensor)
+
+
+def _refuse_dtype(rule: str, accepted: Collection[str], name: str, tensor: NkiTensor) -> NoReturn:
+    fail(rule, f"{name} has dtype {tensor.dtype}, accepted: {', '.join(accepted)}", **{name: tensor})
 
 
 def same_dtype(**operands: NkiTensor) -> None:
@@ -240,7 +246,8 @@ def scalar_operand(
             return ()
         fail(rule, f"{name}={value!r} is neither a number nor a tensor", data=data)
     on_chip(hw.FREE_DIMS_MAX, **{name: value})
-    dtypes(rule, accepted, **{name: value})
+    if value.dtype not in accepted:
+        _refuse_dtype(rule, accepted, name, value)
     return column(name, value, data, rule)
 
 

@@ -126,7 +126,7 @@ def tensor_scalar_cumulative(
     program = current()
     check.on_chip(dst=dst, src=src)
     check.alike(dst=dst, src=src)
-    token0 = check.arithmetic("op0", check.binary_operator("op0", op0), src=src)
+    token0 = check.arithmetic("op0", check.binary_operator("op0", op0))
     token1 = check.binary_operator("op1", op1)
     if token1.name not in _CUMULATIVE:
         fail("NKI063", f"op1={op1!r}; one of {', '.join(_CUMULATIVE)}", src=src)

@@ -190,7 +190,7 @@ def tensor_scalar_reduce(
     """
     program = current()
     check.on_chip(dst=dst, data=data)
-    token = check.arithmetic("op0", check.scalar_operator("op0", op0), data=data)
+    token = check.arithmetic("op0", check.scalar_operator("op0", op0))
     reducer = reduction_operator("reduce_op", reduce_op)
     if reducer.name not in ("add", "multiply", "maximum", "minimum"):
         fail("NKI063", f"reduce_op={reduce_op!r}; add, multiply, maximum or minimum", data=data)

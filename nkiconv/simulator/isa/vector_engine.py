@@ -243,12 +243,12 @@ def tensor_scalar(
         fail("NKI050", f"op0={token0!r} and op1={token1!r} are of different kinds", data=data)
     check.bitvec_dtypes(token0, dst=dst, data=data)
     chosen = _scalar_engine(engine, token0, token1)
-    check.not_psum(chosen, dst=dst, data=data)
     check.alike(dst=dst, data=data)
     scalars = tensor_scalar_operand("operand0", token0, operand0, data)
     if token1 is not None:
         scalars += tensor_scalar_operand("operand1", token1, operand1, data)
-    check.not_psum(chosen, **{f"operand{i}": tensor for i, tensor in enumerate(scalars)})
+    if chosen is _Engine.gpsimd:
+        check.not_psum(dst=dst, data=data, **{f"operand{i}": tensor for i, tensor in enumerate(scalars)})
     check.writable(dst=dst)
     if program.numeric:
         steps = [(token0, operand0, reverse0)] + ([(token1, operand1, reverse1)] if token1 else [])
@@ -285,13 +285,12 @@ def _integer_operand(op: Op, operand: Any, values: Array, reverse: bool) -> Any:
 def _check_two(op0: Any, op1: Any, dst: NkiTensor, **inputs: Any) -> tuple[Op, Op]:
     """Arithmetic operators of two tensors that are like dst and not both in PSUM."""
     check.on_chip(dst=dst, **inputs)
-    tokens = (check.binary_operator("op0", op0), check.binary_operator("op1", op1))
-    for name, token in zip(("op0", "op1"), tokens, strict=True):
-        check.arithmetic(name, token, **inputs)
+    token0 = check.arithmetic("op0", check.binary_operator("op0", op0))
+    token1 = check.arithmetic("op1", check.binary_operator("op1", op1))
     check.alike(dst=dst, **inputs)
     check.not_both_psum(**inputs)
     check.writable(dst=dst)
-    return tokens
+    return token0, token1
 
 
 def scalar_tensor_tensor(
