@@ -132,8 +132,7 @@ def together_unsupported(geometry: Geometry, options: Options, settings: PixelSe
         return (
             f"{given}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}, S={geometry.columns.taps}: fold must "
             f"divide P, with fold * K <= {BANK_COLUMNS}, shifts * (C - rest) <= {P_MAX}, rest < C, shifts <= S, no "
-            f"crop at the top, one plane of taps, no lhs_dilation of rows, or of shifted columns, and no cast of NHWC; "
-            f"use 1 and rest=0"
+            f"crop at the top, no lhs_dilation of rows, or of shifted columns, and no cast of NHWC; use 1 and rest=0"
         )
     return ""
 

@@ -18,6 +18,7 @@ from .pixel_tiles import PixelSchedule, blocks_of, window_shape
 from .prices import (
     READERS,
     matmul_ns,
+    matmul_rates,
     moved_ns,
     overlapped_ns,
     round_trip_ns,
@@ -108,7 +109,7 @@ class Bound:
             # taps that see only zeros between elements of x are left out
             taps /= axis.lhs_dilation if apart % num_phases(axis) == 0 else 1
         array_ns = self.window_ns(first) / len(blocks_of(sizes, first)) / len(plan.k_tiles)
-        moved_ns = read_ns = 0.0
+        moved_ns = read_ns = sums_ns = streamed_ns = 0.0
         for batch in {one.batch for one in mine}:
             kn = plan.batches[batch][1]
             transposes = num_transposes(kn, plan) if plan.way == "array" else 0
@@ -121,11 +122,14 @@ class Bound:
         for (kn, *extents), times in kinds.items():
             tile = Outputs(*(size for extent in extents for size in (0, extent)))
             tiles, parts = times * len(blocks_of(sizes, tile)) * sizes.side, cut(kn * source.fold, plan.most_k)
-            array_ns += sum(self.matmuls_ns(tiles * taps, columns) for _, columns in parts)
+            sums_ns += sum(self.matmuls_ns(tiles * taps, columns) for _, columns in parts)
+            streamed_ns += tiles * taps * kn * source.fold * matmul_rates(self.target, geometry)[0]
             read_ns += tiles * kn * source.fold * self.target.vector_ns / READERS
             y = tile.zn * tile.pn * tile.qn * source.fold * kn
             moved_ns += times * self.window_ns(tile) + self.moved_ns(times * y, kn * sizes.side)
-        return array_ns, moved_ns, read_ns
+        if streamed_ns * self.target.half_rate < self.target.window_work * sums_ns:
+            sums_ns /= self.target.half_rate  # matmuls of few columns never end the throttle's half rate
+        return array_ns + sums_ns, moved_ns, read_ns
 
     def window_ns(self, out_tile: Any) -> float:
         """ns of DMA, or of HBM, for the window of an output tile, with its copies."""

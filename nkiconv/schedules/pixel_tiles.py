@@ -209,7 +209,7 @@ def can_fold(geometry: Geometry, fold: int, shifts: int, rest: int) -> bool:
         return True
     fits = own > 0 and (shifts == 1 or shifts * own <= P_MAX) and (fold == 1 or fold * geometry.K <= BANK_COLUMNS)
     fits = fits and ((shifts == 1 and rest == 0) or (shifts <= columns.taps and columns.lhs_dilation == 1))
-    whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
+    whole = rows.out % fold == 0 and rows.before >= 0 and rows.lhs_dilation == 1
     return fits and whole and not casts_x(geometry)
 
 
@@ -393,7 +393,8 @@ def packs_filters(geometry: Geometry, source: Source, way: str) -> bool:
     """Whether filters of several slots or shifts are loaded whole, and transposed to all their partitions at once."""
     _, height, width = padded_taps(geometry, source)
     fits = geometry.C * height * width * geometry.itemsize <= RAW_BYTES
-    return way in ("array", "dma") and geometry.packed == 0 and source.copies > 1 and fits
+    plain = geometry.packed == 0 and geometry.planes.taps == 1
+    return way in ("array", "dma") and plain and source.copies > 1 and fits
 
 
 def make_pixels(geometry: Geometry, options: Options, config: PixelSettings) -> PixelSchedule | None:

@@ -42,6 +42,7 @@ def test_every_algorithm(algorithm, name, last):
 
 CUBE = (5, 32, 1, (5, 3, 1, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1))
 SQUARE, SIDES = (5, 3, 1, 1, 1, 1, 1), VOLUMES["same"][4:]
+TALL = (25, 3, 1, (3, 3, 1, 1, 1, 0, 0), (24, 3, 1, 1, 1, 1, 1), (16, 3, 1, 1, 1, 1, 1))
 #: Rows of planes that share a tile, few output channels, groups.
 SMALL = (20, 30, 1, (11, 3, 1, 1, 1, 1, 1), (3, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1))
 FEW, GROUPS = (130, 3, 1, *VOLUMES["causal"][3:]), (12, 24, 6, *VOLUMES["same"][3:])
@@ -79,6 +80,11 @@ SETTINGS = {
     "pixels, channels shared": (VOLUMES["causal"], PIXELS, {"shard": "channels"}),
     "pixels, two a partition": (VOLUMES["same"], PIXELS, {"side": 2}),
     "pixels, small planes": (SMALL, PIXELS, {}),
+    "pixels, rows folded": (CUBE, PIXELS, {"fold": 3}),
+    "pixels, rows folded, columns shifted": (CUBE, PIXELS, {"fold": 3, "shifts": 3}),
+    "pixels, rows folded and loaded in parts": (TALL, PIXELS, {"fold": 2, "shifts": 2}),
+    "pixels, a rest": (VOLUMES["several chunks"], PIXELS, {"rest": 1}),
+    "pixels, a rest of folded rows": (TALL, PIXELS, {"fold": 4, "rest": 3}),
     "K packing": (CUBE, K_PACKING, k_packed(3, 1, 1, filters="straight")),
     "K packing, two shifts": (CUBE, K_PACKING, k_packed(4, 2, 2, filters="straight", blocks=1)),
     "K packing, filters apart": (CUBE, K_PACKING, k_packed(5, 1, 2, filters="apart", blocks=1)),
@@ -209,7 +215,7 @@ REFUSED = [
     ({}, PIXELS, {}, {"strict_nonfinite": True}, "activation_stationary multiplies"),
     ({}, PIXELS, {}, EPILOGUES["residual after an activation"], "activation_stationary adds a residual to sums"),
     ({"dtype": "fp32"}, PIXELS, {}, {"residual": True, "precision": "tf32"}, "would round it as a product"),
-    ({"layout": "NDHWC"}, PIXELS, {"fold": 2}, {}, "one plane of taps"),
+    ({"layout": "NDHWC"}, PIXELS, {"fold": 128}, {}, "fold must divide P"),
     ({"dtype": "fp8_e4m3", "C": 256}, GEMM, {"product": "fp8_pairs"}, {}, "one plane of taps"),
     ({"dtype": "fp8_e4m3", "C": 256, "T": 1, "padding": ((1, 0), (0, 0), (0, 0))}, GEMM, {"product": "fp8_pairs"}, {},
      "planes of y that each see the plane of x"),

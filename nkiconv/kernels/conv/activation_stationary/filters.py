@@ -190,17 +190,18 @@ class Filters:
         """Replace a K tile's filters by filters of `fold` rows of y at once: [(shift, slot, c), products, (row, k)],
         zero if a slot's row of x is outside of a row's window."""
         rows, S, K, tile_sbuf = self.geometry.rows, self.geometry.columns.taps, self.kn, self.tiles[k_tile]
-        cn, taps, across, shifts = tile_sbuf.shape[0], source.down, source.across, source.shifts
-        folded_sbuf = constant((source.copies * cn, taps, across, source.fold * K), tile_sbuf.dtype, 0.0)
-        for row, r, shift in itertools.product(range(source.fold), range(rows.taps), range(shifts)):
+        T, cn, across, shifts = self.geometry.planes.taps, tile_sbuf.shape[0], source.across, source.shifts
+        folded_sbuf = constant((source.copies * cn, T * source.down, across, source.fold * K), tile_sbuf.dtype, 0.0)
+        for t, row, r, shift in itertools.product(*map(range, (T, source.fold, rows.taps, shifts))):
             tap, slot = r, 0
             if source.packed_taps:
                 tap, slot = source.product_of(row * rows.stride + r * rows.dilation)
-            first, places = (shift * source.slots + slot) * cn, range(r * S + shift, (r + 1) * S, shifts)
-            dst = folded_sbuf[first : first + cn, tap, 0 : len(places), row * K : (row + 1) * K]
+            first, place = (shift * source.slots + slot) * cn, (t * rows.taps + r) * S
+            places = range(place + shift, place + S, shifts)
+            dst = folded_sbuf[first : first + cn, t * source.down + tap, 0 : len(places), row * K : (row + 1) * K]
             src = tile_sbuf[0:cn, places.start : places.stop : shifts, 0:K]
             if source.copies == 1:  # from partition 0 to partition 0
                 copy_balanced(dst, src, self.ledger)
             else:
                 copy(dst, src)
-        self.tiles[k_tile] = folded_sbuf.reshape((source.copies * cn, taps * across, source.fold * K))
+        self.tiles[k_tile] = folded_sbuf.reshape((source.copies * cn, source.taps, source.fold * K))

@@ -145,8 +145,10 @@ class PixelCore(Core):
             how = {"row_step": source.step, "ledger": self.ledger, "alone": alone, "row": part}
             load_x(dst, self.operands, self.geometry, first, **how)
         if source.copies > 1 and is_transposed(self.geometry):
-            rows = first_plane * x_sbuf.shape[2] + start, planes * count
-            self.copy_part(x_sbuf, source, own.count, rows, start > 0)
+            height = x_sbuf.shape[2]
+            whole = planes if count == height else 1  # rows of several planes are neighbours
+            for plane in range(first_plane, first_plane + planes, whole):
+                self.copy_part(x_sbuf, source, own.count, (plane * height + start, whole * count), start > 0)
 
     def loaded(self, source):
         """(shifts, slots) of the copies of x that come from HBM: all, unless DMA transposes x."""
