@@ -217,6 +217,15 @@ def test_a_column_with_room_gives_it_to_a_word_that_would_break():
     assert "a_case_of_27_characters_now" in screen.file.getvalue()
 
 
+def test_a_word_longer_than_a_column_goes_on_after_a_dot():
+    grid = Grid("layers", ("layer", "us"), ("layer",))
+    grid.add("encoder.mid_block.resnets.0.conv1 +5 more", "1.0")
+    screen = Console(file=io.StringIO(), width=30, color_system=None)
+    grid.show(screen)
+    lines = [line.split("  ")[0].strip() for line in screen.file.getvalue().splitlines()]
+    assert lines[4:7] == ["encoder.mid_block.", "resnets.0.conv1 +5 more", ""]
+
+
 @pytest.mark.cover(1, keep=["bench-60"])
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("arguments", [

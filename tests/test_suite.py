@@ -272,7 +272,7 @@ def test_rows_of_one_problem(tmp_path):
         assert mean["roofline_fraction"] == pytest.approx(row["roofline_fraction"])
         assert (row["behind"] != "") == (row["roofline_fraction"] < row["v100_fraction"])
     shown = run("bench", "--suite", "deepbench", "--only", "db_11", "--layout", "NCHW", width=200).stdout
-    assert "geometric mean of 1, 1 of the V100" in shown
+    assert "geometric mean (rows: 1, V100: 1)" in shown
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -50,7 +50,7 @@ def _show(found: list[DeepBenchRow], means: list[dict[str, Any]], columns: Colum
     for one in found:
         grid.put(one.as_dict() | {"modelled_us": modelled(one.plan)}, style="bold" if one.behind else "")
     for mean in means:
-        said = f"geometric mean of {mean['rows']}, {mean['v100_rows']} of the V100"
+        said = f"geometric mean (rows: {mean['rows']}, V100: {mean['v100_rows']})"
         grid.put({**mean, "case": said, "behind": f"{mean['behind']} rows"}, style="bold")
     grid.show(screen)
     notes(screen, *NOTES)

@@ -20,7 +20,7 @@ from .shell import FORMATS, asked, notes, write_out
 
 #: Columns that a cell of text may be folded to before a row becomes a paragraph.
 FOLDED = 18
-#: And at the least, where another column needs the room for a word.
+#: And at the least, where names in the first column need the room.
 LEAST_TEXT = 12
 #: Between two columns.
 _GAP = 2
@@ -123,7 +123,8 @@ class Grid:
             else:
                 table.add_column(_BROKEN.get(heading, heading), justify="right", overflow="fold", width=wide)
         for number, row in enumerate(self.rows):
-            table.add_row(*map(Text, row), style=self.styles.get(number, ""))
+            cells = (Text(_at_marks(one, wide)) for one, wide in zip(row, widths, strict=True))
+            table.add_row(*cells, style=self.styles.get(number, ""))
         return table
 
     def _fitted(self, width: int) -> list[int]:
@@ -141,21 +142,19 @@ class Grid:
             more = min(spare, wanted[place] - found[place])
             found[place] += more
             spare -= more
-        self._mend_words(found)
+        self._widen_names(found)
         return found
 
-    def _mend_words(self, widths: list[int]) -> None:
-        """Widen columns that break a word, as the name of a case, by what other columns of text can give."""
-        words = [
-            max((len(word) for row in self.rows for word in row[i].split()), default=0) if heading in self.text else 0
-            for i, heading in enumerate(self.headings)
+    def _widen_names(self, widths: list[int]) -> None:
+        """Give the first column what others of text can spare, where it would break a name."""
+        longest = [
+            max((len(word) for row in self.rows for word in row[i].split()), default=0) for i in range(len(widths))
         ]
-        for i, word in enumerate(words):
-            for j, other in enumerate(words):
-                give = min(word - widths[i], widths[j] - max(other, LEAST_TEXT)) if other and j != i else 0
-                if give > 0:
-                    widths[i] += give
-                    widths[j] -= give
+        for i, heading in enumerate(self.headings[1:], 1):
+            give = min(longest[0] - widths[0], widths[i] - max(longest[i], LEAST_TEXT))
+            if heading in self.text and give > 0:
+                widths[0] += give
+                widths[i] -= give
 
     def _number_width(self, heading: str) -> int:
         """Of a column of numbers, whose heading may be folded between words."""
@@ -170,6 +169,19 @@ class Grid:
 
     def _pairs(self, row: tuple[str, ...]) -> Iterator[str]:
         yield from (f"{heading} {one}" for heading, one in zip(self.headings[1:], row[1:], strict=True) if one)
+
+
+def _at_marks(text: str, width: int) -> str:
+    """Text with words that are longer than a column continued after a dot or the like, where one is near."""
+    words = []
+    for word in text.split(" "):
+        lines = [word]
+        while len(lines[-1]) > width:
+            last = lines.pop()
+            cut = max(last.rfind(mark, width // 2, width) for mark in "._=,:/") + 1 or width
+            lines += last[:cut], last[cut:]
+        words.append("\n".join(lines))
+    return " ".join(words)
 
 
 def _packed(pairs: list[str], width: int) -> list[str]:
