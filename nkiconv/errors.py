@@ -7,7 +7,7 @@ A check collects one exception for each violated rule and hands the list to `rai
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -88,7 +88,7 @@ def join_violations(summary: str, violations: Sequence[str]) -> str:
     return "\n  - ".join([f"{summary}; {len(violations)} reasons", *violations])
 
 
-def raise_all(summary: str, errors: Sequence[NkiconvError]) -> None:
+def raise_all(summary: str, errors: Iterable[NkiconvError]) -> None:
     """Raise all the errors as one of the first one's class; return if there are none.
 
     Args:
@@ -96,8 +96,9 @@ def raise_all(summary: str, errors: Sequence[NkiconvError]) -> None:
         errors: exceptions made but not raised, one or more violations each.
 
     Raises:
-        NkiconvError: of the class of `errors[0]`, carrying the violations of all of them in order.
+        NkiconvError: of the class of the first, carrying the violations of all of them in order.
     """
+    errors = list(errors)
     if not errors:
         return
     violations = [violation for error in errors for violation in error.violations]

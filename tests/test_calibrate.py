@@ -20,7 +20,7 @@ from nkiconv.simulator.constants import SHIPPED, load_target
 from nkiconv.simulator.dtypes import DTYPES
 from nkiconv.simulator.hardware import CONSTANTS
 from nkiconv.simulator.profiling.settings import ignore
-from nkiconv.tools.calibrate import clocks, estimate, kept, measured, session
+from nkiconv.tools.calibrate import clocks, estimate, measured, session
 from nkiconv.tools.calibrate.clocks import Chains
 from nkiconv.tools.calibrate.compare import compare
 from nkiconv.tools.calibrate.model import ModelDevice, shared
@@ -151,10 +151,10 @@ def test_an_interrupted_calibration_goes_on(tmp_path):
     assert [one.rounds for one in more] == [2 * one.rounds for one in first]
     clock.seconds = None
     assert session.slopes(clock, probes(*FEW[:2]), ignore, path, rounds=1) == more
-    assert kept.load(path, "another machine") == {}
+    assert session.load(path, "another machine") == {}
     path.write_text("{}\n")
     with pytest.raises(FileFormatError, match="line 1 holds no slope"):
-        kept.load(path, clock.description)
+        session.load(path, clock.description)
 
 
 def test_where_aws_s_nki_runs_estimates_have_a_process_of_its_own(monkeypatch):

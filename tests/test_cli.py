@@ -18,7 +18,7 @@ from shell import done, run
 from nkiconv import ConvProblem, __version__, cases, plan
 from nkiconv.planner import cache, entry
 from nkiconv.planner.request import Asked, Request
-from nkiconv.tools.calibrate import kept
+from nkiconv.tools.calibrate import session
 from nkiconv.tools.calibrate.measured import Slope
 from nkiconv.tools.cli import app
 from nkiconv.tools.cli.grid import Grid
@@ -162,7 +162,7 @@ def test_an_empty_folder_says_what_to_run(here):
 
 def test_everything_that_is_there_is_in_it(here):
     (here / "trn2_measured.toml").write_text("[dma]\n")
-    kept.append(kept.path_of(here / "trn2_measured.toml"), "machine", SLOPE)
+    session.append(session.path_of(here / "trn2_measured.toml"), "machine", SLOPE)
     (here / "compile_check").mkdir()
     (here / "compile_check" / "rows.jsonl").write_text('{"kernel": "short"}\n{"half')
     values = {"case": "c1k1", "p50_us": "12.5"}

@@ -94,7 +94,7 @@ def causal_conv1d_split(
         one = one_image("x", x)
         state = one_image("initial_state", state) if isinstance(state, np.ndarray) and state.ndim else state
     names = {"layout": layout, "activation": activation, "eps": eps, "lnc": lnc}
-    raise_all(_CANNOT, list(_violations(one, w, bias, state, **names, return_final_state=return_final_state)))
+    raise_all(_CANNOT, _violations(one, w, bias, state, **names, return_final_state=return_final_state))
     N, C, W = (x.shape[layout.index(axis)] for axis in "NCW")
     has_states = state is not None or return_final_state or state_positions is not None
     C = _channels_of(C, w.shape[0], chunks, first_channel, layout)
@@ -102,7 +102,7 @@ def causal_conv1d_split(
     wrong += refused(GeometryError, sequences_unsupported(cu_seqlens, N, W), positions_unsupported(state_positions, W))
     raise_all(_CANNOT, wrong)
     rows = len(rows_of(one.shape[0], W, cu_seqlens))
-    raise_all(_CANNOT, list(_state_violations(one, state, (rows, C, w.shape[1] - 1), W) if has_states else ()))
+    raise_all(_CANNOT, _state_violations(one, state, (rows, C, w.shape[1] - 1), W) if has_states else ())
     if empty:
         return _without_images(x, splits, (C, w.shape[1] - 1), W, return_final_state, state_positions)
     kwargs: dict[str, Any] = {"activation": activation, "eps": float(eps), "layout": layout}
@@ -154,7 +154,7 @@ def causal_conv1d_split_update(
         wrong.append(UnsupportedError(f"pad_slot={shown(pad_slot)}: must be an int; pass the number of padding's slot"))
     raise_all(_CANNOT_STEP, wrong)
     N, C, W = (rows.shape[order.index(axis)] for axis in "NCW")
-    raise_all(_CANNOT_STEP, list(_shape_violations(w, bias, splits, C)))
+    raise_all(_CANNOT_STEP, _shape_violations(w, bias, splits, C))
     wrong = [*refused(UnsupportedError, step_unsupported(W, w.shape[1]))]
     raise_all(_CANNOT_STEP, [*wrong, *_slot_violations(x, state, state_indices, pad_slot, (N, C, w.shape[1] - 1))])
     if N == 0:
@@ -171,11 +171,11 @@ def causal_conv1d_split_update(
 
 def _channels_of(channels: int, filters: int, chunks: Any, first_channel: Any, layout: str) -> int:
     """Channels of each chunk of x's channels, those from first_channel on; raises where there are no such."""
-    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks), chunks_unsupported(chunks, layout))))
+    raise_all(_CANNOT, refused(LayoutError, rules.chunks(chunks), chunks_unsupported(chunks, layout)))
     times = len(chunks or "x")
-    raise_all(_CANNOT, list(refused(GeometryError, channels_unsupported(first_channel, times * filters, channels))))
+    raise_all(_CANNOT, refused(GeometryError, channels_unsupported(first_channel, times * filters, channels)))
     channels = channels if first_channel is None else times * filters
-    raise_all(_CANNOT, list(refused(LayoutError, rules.chunks(chunks, channels))))
+    raise_all(_CANNOT, refused(LayoutError, rules.chunks(chunks, channels)))
     return channels // times
 
 

@@ -213,7 +213,7 @@ def convolved(
     epilogue, more = Epilogue.taken_from(more)
     frames = Frames(initial_frames, return_final_frames)
     if frames.asked:
-        raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, more["lnc"])))
+        raise_all(kind.cannot, array_violations(kind, x, w, layout, filter_layout, more["lnc"]))
         frames.check(x, layout, batch_group_count)
         epilogue = dataclasses.replace(epilogue, num_frames=frames.count(layout))
     if batch_group_count != 1:
@@ -261,7 +261,7 @@ def stats_of_no_data(epilogue: Epilogue, y: Any, layout: str, lnc: int) -> tuple
 
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
     """x [N, C, ...] as [N / count, count C, ...], whose convolution in `count` groups is the result."""
-    raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout)))
+    raise_all(kind.cannot, array_violations(kind, x, w, layout, filter_layout))
     refuse(GeometryError, rules.number("batch_group_count", count))
     if groups != 1:
         raise UnsupportedError(

@@ -130,7 +130,7 @@ def check_row(name: str, array: Any, layout: str, N: int, K: int, Q: int, dtypes
     """Refuse an array that is not of y's shape; None is none. Q below 1: y is refused for."""
     if array is not None:
         axes = "NQK" if layout == "NWC" else "NKQ"
-        raise_all(ROWS.cannot, list(one_array(name, array, ", ".join(axes), dtypes, "NK")))
+        raise_all(ROWS.cannot, one_array(name, array, ", ".join(axes), dtypes, "NK"))
         wanted = tuple({"N": N, "K": K, "Q": Q}[letter] for letter in axes)
         refuse(GeometryError, rules.shape(name, array.shape, wanted, f"y's in layout {layout}") if Q > 0 else "")
 
@@ -178,7 +178,7 @@ def depthwise_groups(x: Any, w: Any, layout: str = "NCHW") -> int:
 
     Raises: LayoutError, GeometryError, DtypeError: the layout, the arrays' kinds, ranks and dtypes, and w's shape.
     """
-    raise_all(DEPTHWISE_IMAGES.cannot, list(array_violations(DEPTHWISE_IMAGES, x, w, layout)))
+    raise_all(DEPTHWISE_IMAGES.cannot, array_violations(DEPTHWISE_IMAGES, x, w, layout))
     channels: int = x.shape[layout.index("C")]
     if w.shape[1] != 1 or w.shape[0] % channels:
         raise GeometryError(

@@ -121,7 +121,7 @@ def checked_conv(
         wrong += refused(DtypeError, rules.prologue_fits(problem.dtype, "x"))
     raise_all(kind.cannot, [*wrong, *problem.launch_violations()])
     raise_all(kind.cannot, [*precision_violations(problem, asked), *norm_violations(problem, asked)])
-    raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
+    raise_all(kind.cannot, choice_refusals(operation, problem, asked, algorithm, config, lnc))
     return problem
 
 

@@ -139,9 +139,9 @@ def checked_depthwise_conv1d(
     choice = choice_violations(_OPERATION.algorithms, algorithm, config)
     raise_all(KIND.cannot, [*_violations(KIND, x, w, lnc, **geometry), *epilogue.violations(_AXES), *choice])
     problem = depthwise_problem(x, w, lnc=lnc, chunks=epilogue.chunks, **geometry)
-    raise_all(KIND.cannot, list(chunk_violations(problem, epilogue.asked())))
+    raise_all(KIND.cannot, chunk_violations(problem, epilogue.asked()))
     raise_all(KIND.cannot, [*_epilogue_shape_violations(epilogue, problem), *problem.launch_violations()])
-    raise_all(KIND.cannot, list(choice_refusals(_OPERATION, problem, epilogue.asked(), algorithm, config, lnc)))
+    raise_all(KIND.cannot, choice_refusals(_OPERATION, problem, epilogue.asked(), algorithm, config, lnc))
     return problem
 
 
@@ -161,7 +161,7 @@ def depthwise_problem(
     """The checked ConvProblem of a call of `depthwise_conv1d`, or of another kind; arguments and errors are the call's.
     C is a chunk's."""
     numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    raise_all(kind.cannot, list(_violations(kind, x, w, lnc, **numbers, flipped=flipped)))
+    raise_all(kind.cannot, _violations(kind, x, w, lnc, **numbers, flipped=flipped))
     N, C, W = x.shape
     refuse(LayoutError, rules.chunks(chunks, C))
     C, S = C // len(chunks or "x"), w.shape[1]

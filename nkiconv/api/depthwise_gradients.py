@@ -99,7 +99,7 @@ def depthwise_conv1d_input(
 
     Raises: as `depthwise_conv1d`; GeometryError if gy's shape is not y's.
     """
-    raise_all("depthwise_conv1d_input cannot run this call", list(one_array("gy", gy, "N, C, Q")))
+    raise_all("depthwise_conv1d_input cannot run this call", one_array("gy", gy, "N, C, Q"))
     N, C, W = sizes_of("input_size", input_size, 3, of_images=True)
     numbers = {"stride": stride, "padding": padding, "dilation": dilation}
     axis = depthwise_problem(filter_like((1, C, W), gy), w, **numbers).width
@@ -125,6 +125,6 @@ def run_depthwise_weight(
     residual = None if accumulate_into is None else "pre_activation"
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype), residual=residual)
     choice: dict[str, Any] = {"lnc": lnc, "algorithm": algorithm, "config": config}
-    raise_all(_KIND.cannot, list(choice_refusals(_OPERATION, problem, asked, **choice)))
+    raise_all(_KIND.cannot, choice_refusals(_OPERATION, problem, asked, **choice))
     more = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
     return launch_planned(_OPERATION, problem, asked, (x, gy, problem.filter_shape), more, **choice).y

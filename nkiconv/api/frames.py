@@ -55,7 +55,7 @@ class Frames:
     def check(self, x: Any, layout: str, batch_group_count: int) -> None:
         """Refuse frames that do not go with x, which is checked, naming all that is wrong."""
         if self.asked:
-            raise_all("conv3d cannot run this call", list(self._violations(x, layout, batch_group_count)))
+            raise_all("conv3d cannot run this call", self._violations(x, layout, batch_group_count))
 
     def _violations(self, x: Any, layout: str, batch_group_count: int) -> Iterator[NkiconvError]:
         yield from refused(GeometryError, rules.frame_count(self.wanted))

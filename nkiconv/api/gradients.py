@@ -275,7 +275,7 @@ def _weight(
     if algorithm is None and operation_of(problem, asked) is not operation:
         return run_depthwise_weight(x, gy, problem, **after, out_dtype=out_dtype, lnc=lnc)
     choice: dict[str, Any] = {"lnc": lnc, "algorithm": algorithm, "config": config}
-    raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, **choice)))
+    raise_all(kind.cannot, choice_refusals(operation, problem, asked, **choice))
     after |= {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
     return launch_planned(operation, problem, asked, (x, gy, size), after, **choice).y
 

@@ -36,7 +36,7 @@ def pack_filter(w: AnyArray, *, filter_layout: str | None = None) -> AnyArray:
         kind = VOLUMES if len(shape_of(w)) == 5 else IMAGES
         filter_layout = kind.filter_layouts[0]
     refuse(LayoutError, rules.layout("filter_layout", filter_layout, FILTER_PERMS))
-    raise_all("pack_filter cannot pack this", list(one_array("w", w, filter_axes(filter_layout), CONV2D_DTYPES)))
+    raise_all("pack_filter cannot pack this", one_array("w", w, filter_axes(filter_layout), CONV2D_DTYPES))
     canonical = w.transpose(FILTER_PERMS[filter_layout])
     K, C, *taps = canonical.shape
     kn = packed_channels(K, C, math.prod(taps), w.dtype.itemsize)

@@ -63,7 +63,7 @@ def pointwise_mlp(
     """
     empty = has_no_images(x)
     one = one_image("x", x) if empty else x
-    raise_all(_CANNOT, list(_violations(one, w1, w2, activation, lnc)))
+    raise_all(_CANNOT, _violations(one, w1, w2, activation, lnc))
     (M, C), K = w1.shape, w2.shape[0]
     y_shape = (x.shape[0], K, *x.shape[2:])
     numbers = {"x_norm_weight": x_norm_weight, "x_norm_bias": x_norm_bias, "bias1": bias1, "bias2": bias2}
@@ -75,7 +75,7 @@ def pointwise_mlp(
     dtype = rules.short_dtype(x.dtype)
     itemsize, added = (0 if each is None else DTYPES[rules.short_dtype(each.dtype)].itemsize for each in (x, residual))
     geometry = MlpGeometry(one.shape[0], C, M, K, math.prod(x.shape[2:]), itemsize, added, x_norm)
-    raise_all(_CANNOT, list(refused(UnsupportedError, unsupported_reason(geometry))))
+    raise_all(_CANNOT, refused(UnsupportedError, unsupported_reason(geometry)))
     if empty:
         nothing: AnyArray = no_data(y_shape, _AXES[len(y_shape)].replace(", ", ""), "N", dtype)
         return nothing

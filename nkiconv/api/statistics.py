@@ -115,7 +115,7 @@ def norm_scale_shift(
     wrong += (GeometryError(text) for text in norms.num_groups(num_groups, norm, C))
     raise_all(cannot, wrong)
     parts = sum(one.shape[0] for one in several)
-    raise_all(cannot, list(refused(UnsupportedError, norms.too_many(norm, parts, N, C, num_groups))))
+    raise_all(cannot, refused(UnsupportedError, norms.too_many(norm, parts, N, C, num_groups)))
     asked = {"weight": weight, "bias": bias, "norm": norm, "num_groups": num_groups, "eps": float(eps)}
     given = {name: value for name, value in asked.items() if value is not None}
     return ScaleShift(*launch(norm_scale_and_shift, (several,), given, lnc, False).y)

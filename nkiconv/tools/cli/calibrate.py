@@ -75,7 +75,7 @@ def command(
     else:
         beside = {"--target": target, "--only": only, "--list": list_them, "--force": force, **given}
         contradictions = misplaced(beside, "is of a calibration, and --compare measures nothing; drop it")
-    raise_all(CANNOT, list(contradictions))
+    raise_all(CANNOT, contradictions)
     if compare is not None:
         _compare(*compare, case, as_json)
         return
@@ -85,7 +85,7 @@ def command(
     path = None
     if where is Target.trn2:
         path = out or OUT
-        raise_all(CANNOT, list(unwritable("--out", path, "a .toml file", force=force)))
+        raise_all(CANNOT, unwritable("--out", path, "a .toml file", force=force))
     is_model = target is None and where is Target.model
     _calibrate(chosen, path, rounds, fresh, _MODEL if is_model else "", as_json)
 
@@ -158,7 +158,7 @@ def _calibrate(
     constants = importlib.import_module("nkiconv.simulator.hardware").CONSTANTS
     clock, slopes_path = _clock(path), None
     if path is not None:
-        slopes_path = importlib.import_module("nkiconv.tools.calibrate.kept").path_of(path)
+        slopes_path = session.path_of(path)
         if fresh:
             slopes_path.unlink(missing_ok=True)
     with progress(show=not as_json) as advance:

@@ -106,7 +106,7 @@ def command(
             *lacking(found, *_PACKAGES),
             *_environment(lnc),
             *_contradictions(named, calls, suite, direction, given),
-            *([] if csv is None else unwritable("--csv", csv, "a .csv file", force=force)),
+            *unwritable("--csv", csv, "a .csv file", force=force),
         ],
     )
     suites = [name for name in named if not is_kernel(name)] + ([suite] if suite else [])

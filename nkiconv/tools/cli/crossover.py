@@ -61,18 +61,14 @@ def command(
     """Plan a range of shapes (about a second each), and say where the planner changes its algorithm."""
     tables = importlib.import_module("nkiconv.tools.suites.crossover")
     fixed = {name: value for name, value in {"N": N, "C": C, "W": W, "S": S}.items() if value is not None}
-    errors = list(_violations(vary, tuple(tables.VARIED), fixed, causal))
-    numbers: tuple[int, ...] = ()
-    try:
-        numbers = _numbers(values)
-    except UnsupportedError as error:
-        errors.append(error)
-    if csv is not None:
-        errors += unwritable("--csv", csv, "a .csv file", force=force)
+    errors, numbers = list(_violations(vary, tuple(tables.VARIED), fixed, causal)), _numbers(values)
+    if numbers is None:
+        errors.append(UnsupportedError(f"--values={values}: must be ints between commas; write 1,2,4"))
+    errors += unwritable("--csv", csv, "a .csv file", force=force)
     raise_all("nkiconv crossover cannot run this call", errors)
     sweep = tables.Sweep(
         vary=vary,
-        values=numbers,
+        values=numbers or (),
         dtype=dtype,
         causal=causal is not False and vary != "Q",
         lnc=lnc,
@@ -106,14 +102,12 @@ def _violations(
         yield UnsupportedError("--causal: --vary=Q has no padding (W = Q + S - 1); drop --causal")
 
 
-def _numbers(text: str | None) -> tuple[int, ...]:
-    """The ints of a comma-separated list; none of None."""
-    if text is None:
-        return ()
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    """The ints of a comma-separated list; None where it is no such."""
     try:
-        return tuple(int(one) for one in text.split(","))
+        return () if text is None else tuple(map(int, text.split(",")))
     except ValueError:
-        raise UnsupportedError(f"--values={text}: must be ints between commas; write 1,2,4") from None
+        return None
 
 
 def _document(found: Crossover) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def file_work(
     target = None if options.out is None else _target(options, source)
     w = _plain_array("--filter", options.filter, dtype)
     operation = _operation(options, w)
-    raise_all(_CANNOT, list(options.not_taken(operation, layout, precision)))
+    raise_all(_CANNOT, options.not_taken(operation, layout, precision))
     origin = _load(source, dtype, operation, layout)
     x = origin.array
     if dtype is not None and x.dtype != DTYPES[dtype]:
@@ -138,7 +138,7 @@ def file_work(
     work = Work(_title(options), operation, *checked)
     if target is not None:
         shape = _canonical_shape(work.problem, operation)
-        raise_all(_CANNOT, list(files.format_of(target).refusals(target, shape, origin)))
+        raise_all(_CANNOT, files.format_of(target).refusals(target, shape, origin))
     return FileWork(work, origin, layout, target, options.force)
 
 

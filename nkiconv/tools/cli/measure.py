@@ -110,12 +110,12 @@ def command(
         given: dict[str, Any] = {option: True for option in given_options(kinds) if option not in taken}
         given |= {"CASE": names, "--target": target, "--timing-speed": timing_speed, **of_trn2}
         why = f"cannot be combined with --suite={of.name}, which chooses its own; drop it"
-        raise_all(CANNOT, list(misplaced(given, why)))
+        raise_all(CANNOT, misplaced(given, why))
         if of.against is not None:
             bench_against(of, of.against, kinds.lnc, as_json)
             return
         without = misplaced({"--check": of.check}, "belongs to --against, and there is none; add --against PATH")
-        raise_all(CANNOT, list(without))
+        raise_all(CANNOT, without)
         if of.name == "deepbench":
             bench_deepbench(of, kinds.layout, kinds.lnc, as_json)
         else:
@@ -124,9 +124,9 @@ def command(
     without = misplaced(
         dict.fromkeys(given_options(of), True), "belongs to --suite, and there is none; add --suite depthwise"
     )
-    raise_all(CANNOT, list(without))
+    raise_all(CANNOT, without)
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
-    raise_all(CANNOT, list(_contradictions(names or [], where, of_trn2, timing_speed)))
+    raise_all(CANNOT, _contradictions(names or [], where, of_trn2, timing_speed))
     cases = named_cases(names, kinds.layout)
     profiles = importlib.import_module("nkiconv.tools.suites.profiles")
     errors = [error for case in cases for error in profiles.case_violations(case, **kinds.how)]
@@ -152,8 +152,7 @@ def _contradictions(
 
 def _measure(chosen: list[Case], kinds: Choice, rounds: int, path: Path, as_json: bool) -> None:
     """Measure every case, append each row as soon as there is one, and print them."""
-    for error in unwritable("--append", path, "a .csv file"):
-        raise error
+    raise_all(CANNOT, unwritable("--append", path, "a .csv file"))
     kept = importlib.import_module("nkiconv.tools.measure.rows")
     kept.check(path)
     device = importlib.import_module("nkiconv.tools.measure.torch_neuron").TorchNeuron(kinds.lnc)

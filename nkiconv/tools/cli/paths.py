@@ -9,9 +9,11 @@ from pathlib import Path
 from ...errors import UnsupportedError
 
 
-def unwritable(option: str, path: Path, kind: str, *, force: bool = True) -> Iterator[UnsupportedError]:
-    """Why a file cannot be written; empty if it can. kind: the wanted kind of file for messages, "a .npy file"; force:
-    whether it may exist."""
+def unwritable(option: str, path: Path | None, kind: str, *, force: bool = True) -> Iterator[UnsupportedError]:
+    """Why a file cannot be written; empty if it can, or none is asked for. kind: the wanted kind of file for messages,
+    "a .npy file"; force: whether it may exist."""
+    if path is None:
+        return
     if path.is_dir():
         yield UnsupportedError(f"{option}={path}: is a directory; give the path of {kind}")
     elif not path.parent.is_dir() or not os.access(path.parent, os.W_OK):

@@ -65,7 +65,7 @@ def command(
     A model of the NeuronCore, not a measurement.
     """
     named, layout = names or [], kinds.layout
-    raise_all("nkiconv profile cannot run this call", list(unnamed(named)))
+    raise_all("nkiconv profile cannot run this call", unnamed(named))
     kernels = [name for name in (*named, against or "") if is_kernel(name)]
     calls = {name: KernelCall(name, tuple(input or ()), tuple(arg or ()), kinds.lnc) for name in kernels}
     wrong = [

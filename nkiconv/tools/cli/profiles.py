@@ -44,10 +44,7 @@ def command(
     if csv is not None and only is not None:
         raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
     refuse(UnsupportedError, rules.lnc(lnc, "--lnc"))
-    raise_all(
-        "nkiconv profiles cannot run this call",
-        list(unwritable("--csv", csv, "a .csv file", force=force)) if csv else [],
-    )
+    raise_all("nkiconv profiles cannot run this call", unwritable("--csv", csv, "a .csv file", force=force))
     tables = importlib.import_module("nkiconv.tools.suites.profile_table")
     every = tables.headline()
     chosen = [(case, dtype) for case, dtype in every if only is None or only in case.name]

@@ -52,7 +52,7 @@ def command(
     It is Markdown with a block of JSON for each part; a part that is not there names the command that makes it. It has
     no data of yours: read it before you send it.
     """
-    raise_all("nkiconv report cannot run this call", list(unwritable("--out", out, "a .md file", force=force)))
+    raise_all("nkiconv report cannot run this call", unwritable("--out", out, "a .md file", force=force))
     named = [cases.get(name).name for name in case or []]
     kept, model = (importlib.import_module(f"nkiconv.tools.measure.{name}") for name in ("rows", "modelled"))
     kept.check(measured)
@@ -64,7 +64,7 @@ def command(
             {"case": name, "lnc": lnc, **model.model(name, None, lnc, None, of_case(name, advance)).as_dict()}
             for name in names
         ]
-    slopes = importlib.import_module("nkiconv.tools.calibrate.kept").path_of(target)
+    slopes = importlib.import_module("nkiconv.tools.calibrate.session").path_of(target)
     versions = {"nkiconv": __version__, "commit": kept.commit(), **diagnose().as_dict()}
     sections = [
         Section("versions", "nkiconv doctor", versions),

@@ -63,7 +63,7 @@ def command(
     Exit status 1 if a result is wrong, or a kernel breaks a rule of NKI.
     """
     kernels = [name for name in names or [] if is_kernel(name)]
-    raise_all("nkiconv run cannot run this", list(unnamed(names or [])))
+    raise_all("nkiconv run cannot run this", unnamed(names or []))
     if kernels:
         others = {"--layout": layout, "--precision": precision, "--algorithm": algorithm}
         refused = [*_of_one_kernel(names or [], options, others, strict_nonfinite, channels)]

@@ -119,8 +119,7 @@ def check_files(of: OfSuite, lnc: int, plots: str = "") -> None:
         raise UnsupportedError(f"--plot={of.plot}: cannot be combined with {plots}; drop one of the two")
     refuse(UnsupportedError, rules.lnc(lnc, "--lnc"))
     for option, path, kind in (("--csv", of.csv, "a .csv file"), ("--plot", of.plot, "a .png file")):
-        if path is not None:
-            raise_all("nkiconv bench cannot run this call", list(unwritable(option, path, kind, force=of.force)))
+        raise_all("nkiconv bench cannot run this call", unwritable(option, path, kind, force=of.force))
     if of.plot is not None:
         if of.plot.suffix != ".png":
             raise UnsupportedError(f"--plot={of.plot}: must end in .png; name it so")

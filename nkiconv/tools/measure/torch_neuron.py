@@ -44,7 +44,7 @@ class TorchNeuron:
 
         Raises UnsupportedError, naming everything that this machine lacks.
         """
-        raise_all("trn2 cannot be measured on this machine", list(_lacking(lnc)))
+        raise_all("trn2 cannot be measured on this machine", _lacking(lnc))
         os.environ.setdefault(DEGREE, str(lnc))
         os.environ.setdefault(TARGET, "trn2")  # which nki otherwise asks for at each launch
         for variable in _CACHE_VARIABLES:

@@ -99,7 +99,7 @@ class Sweep:
             except NkiconvError as error:
                 refused = [error]
             found.update((one, type(error)(one)) for error in refused for one in error.violations)
-        raise_all("there is no sweep over these", list(found.values()))
+        raise_all("there is no sweep over these", found.values())
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def profile_case(
         estimate = chosen(request)
         algorithm, config = estimate.algorithm, estimate.config
         refused = choice_refusals(operation, problem, asked, algorithm, config, lnc)
-        raise_all("this cannot be profiled", list(refused))
+        raise_all("this cannot be profiled", refused)
     flops, name = array_work(problem, asked)
     settings = Settings(
         sensitivity=sensitivity,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from ....errors import FileFormatError, UnsupportedError
+from ....errors import FileFormatError, UnsupportedError, raise_all
 from ....whole_file import whole_file
 from ..paths import unwritable
 from .format import Format, Loaded, Source
@@ -87,8 +87,7 @@ def check_free(target: Source, what: str, force: bool) -> None:
     Raises UnsupportedError.
     """
     path = target.path
-    for error in unwritable(target.option, path, what):
-        raise error
+    raise_all("this cannot be written", unwritable(target.option, path, what))
     if path.exists() and not force:
         raise UnsupportedError(
             f"{target.option}={path}: exists already, and is not overwritten; give another path or add --force"

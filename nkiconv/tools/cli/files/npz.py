@@ -73,19 +73,14 @@ class Npz(Format):
 
 
 def _read(text: str, file: IO[bytes], size: int) -> AnyArray:
-    """The array of a member with `size` bytes; memory grows with the bytes read, not with the header's promise."""
+    """The array of a member with `size` bytes."""
     header = read_header(text, cast(BinaryIO, file))
     check_size(text, header, size - header.start)
-    flat = np.empty(header.nbytes, np.uint8)
-    at = 0
-    while at < flat.size:
-        piece = file.read(min(1 << 24, flat.size - at))
-        if not piece:
-            raise EOFError(f"{at:,} of {flat.size:,} bytes of data")
-        flat[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-        at += len(piece)
+    data = file.read(header.nbytes)
+    if len(data) < header.nbytes:
+        raise EOFError(f"{len(data):,} of {header.nbytes:,} bytes of data")
     file.read(1)  # the end of the member, where zipfile compares its checksum
-    array = flat.view(header.dtype)
+    array = np.frombuffer(data, header.dtype)
     return array.reshape(header.shape) if header.order == "C" else array.reshape(header.shape[::-1]).T
 
 

@@ -68,7 +68,7 @@ def _check(operator: str, args: Any) -> None:
     found = read(operator, args)
     name, problem, wanted = found.asked.name, found.problem, found.planned
     operation = OPERATIONS[name if name in OPERATIONS else "conv_transpose2d" if problem.transposed else "conv2d"]
-    raise_all(name, list(operation.violations(problem, wanted)))
+    raise_all(name, operation.violations(problem, wanted))
 
 
 def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
