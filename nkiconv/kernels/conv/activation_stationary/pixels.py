@@ -45,17 +45,17 @@ class Bank(nl.NKIObject):
     psum: object = None
     taps: object = None
 
-    def of(self, tile_sbuf, fold):
-        """The bank's part [pixels, tile, row, k] of its block's tile [pixels, (row, side), K]; None for None."""
+    def of(self, tile_sbuf, fold, side):
+        """The bank's part [pixels, tile, row, k] of its block's tile [pixels, (row, side, K)]; None for None."""
         if tile_sbuf is None:
             return None
-        positions, every, columns = tile_sbuf.shape
+        columns = size_of(tile_sbuf.shape[1:]) // (fold * side)
         t, k = slice(self.t0, self.t0 + self.tn), slice(self.k0, min(self.k0 + self.kn, columns))
-        return tile_sbuf.reshape((positions, fold, every // fold, columns))[:, :, t, k].permute((0, 2, 1, 3))
+        return tile_sbuf.reshape((tile_sbuf.shape[0], fold, side, columns))[:, :, t, k].permute((0, 2, 1, 3))
 
 
 class PixelCore(Core):
-    """The loop of a core over output tiles of pixels; leaving: tiles [pixels, (row, side), K] of results, of the
+    """The loop of a core over output tiles of pixels; leaving: tiles [pixels, (row, side, K)] of results, of the
     residual and of a norm's input, for the block whose banks are being evacuated."""
 
     leaving: Any = None
@@ -235,16 +235,16 @@ class PixelCore(Core):
 
     def evacuate_bank(self, item, bank):
         """Evacuate a bank into its block's results; after the last bank of a block store them."""
-        operands, side, regions = self.operands, self.plan.sizes.side, self.regions_of(item, bank.block)
+        operands, side, regions = self.operands, self.plan.sizes.side, [self.region_of(item, bank.block)]
         fold, columns = self.plan.source.fold, self.plan.batches[item.batch][1]
         if self.leaving is None:
-            shape = (pixels_of(bank.block), fold * side, columns)
+            shape = (pixels_of(bank.block), *([side, columns] if fold == 1 else [fold, side * columns]))
             y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
             residual_sbuf, kept_sbuf = residual_of(operands, shape, regions), None
             if operands.kept is not None:
                 kept_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
             self.leaving = y_sbuf, residual_sbuf, kept_sbuf
-        y, residual, kept = (bank.of(one, fold) for one in self.leaving)
+        y, residual, kept = (bank.of(one, fold, side) for one in self.leaving)
         self.evacuate_pixels(y, bank.psum.reshape(y.shape), bank.k0, residual, kept)
         if bank.t0 + bank.tn == side and bank.k0 + bank.kn == fold * columns:
             store_regions(operands.y, self.leaving[0], regions)
@@ -252,14 +252,13 @@ class PixelCore(Core):
                 store_regions(operands.kept, self.leaving[2], regions)
             self.leaving = None
 
-    def regions_of(self, item, block):
-        """Regions of a block's tile [pixels, (row, side), K], one for each folded row of y; with several such rows a
-        group has all output channels."""
+    def region_of(self, item, block):
+        """The region of a block's tile [pixels, side, K], or with several folded rows of y [pixels, row, (side, K)]: a
+        group has all output channels then, so that neighbours of a row are one run."""
         plan, out_tile, (k0, kn) = self.plan, item.out_tile, self.plan.batches[item.batch]
         side, fold = plan.sizes.side, plan.source.fold
         by_k, by_n, by_p, by_q, *_ = strides = self.geometry.y_strides
         pattern = [[by_n, block.zn], [fold * block.apart * by_p, block.pn], [side * by_q, block.units]]
-        pattern += [[by_q, side], [by_k, kn]]
-        z, p = out_tile.z0 + block.z, (out_tile.p0 + block.p) * fold
-        places = [(k0, z, p + row, out_tile.q0) for row in range(fold)]
-        return [((0, row * side, 0), pattern, offset_at(strides, place)) for row, place in enumerate(places)]
+        pattern += [[by_q, side], [by_k, kn]] if fold == 1 else [[by_p, fold], [by_k, side * kn]]
+        first = k0, out_tile.z0 + block.z, (out_tile.p0 + block.p) * fold, out_tile.q0
+        return (0, 0, 0), pattern, offset_at(strides, first)
