@@ -239,11 +239,32 @@ def prints(x):
     y = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     nisa.dma_copy(y, x)
     return y
+
+@nki.jit
+def misspells(x):
+    nisa.dma_copi(x, x)
+
+@nki.jit
+def adds(x):
+    return x + x
+
+@nki.jit
+def steers(x):
+    return x if x > 0 else x
+
+@nki.jit
+def forgets(x):
+    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(tile, x)
 """
 
 
-@pytest.mark.parametrize(("name", "words"), [("raises", "raised Odd (odd.py:10): odd"), ("leaves", "SystemExit")])
-def test_a_kernel_that_raises_what_is_no_exception(name, words, tmp_path):
+@pytest.mark.parametrize(("name", "words"), [
+    ("raises", "raised Odd (odd.py:10): odd"), ("leaves", "SystemExit"),
+    ("misspells", "has no attribute 'dma_copi'; did you mean dma_copy, "),
+    ("adds", "; tensors have no operators: compute with nki.isa."), ("steers", "; tensors have no operators: "),
+])  # fmt: skip
+def test_what_a_kernel_raises_has_a_remedy(name, words, tmp_path):
     (tmp_path / "odd.py").write_text(ODD)
     found = run("run", f"{tmp_path / 'odd.py'}:{name}", "--input", "128x4:fp32", "--lnc", "1", "--json")
     assert found.exit_code == 2
@@ -260,7 +281,10 @@ def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
 
 
 def test_what_is_0_or_not_finite_is_told(tmp_path):
-    """Without a reference: zeros throughout, and NaN."""
+    """Without a reference: zeros throughout, NaN, and nothing at all."""
+    (tmp_path / "odd.py").write_text(ODD)
+    result = done("run", f"{tmp_path / 'odd.py'}:forgets", "--input", "4x4:bf16", "--lnc", 1)
+    assert "but it returned nothing: results are the tensors" in " ".join(result.stdout.split())
     for name, value, said in (
         ("zeros", 0.0, "every element that it returned is 0"),
         ("lost", float("nan"), "12 of the"),

@@ -106,7 +106,9 @@ def verdict(runs: list[KernelRun]) -> tuple[str, bool]:
 
 
 def _doubtful(outputs: tuple[Any, ...]) -> str:
-    """A warning for results that are all 0 or not finite, without a reference."""
+    """A warning for results that are missing, all 0 or not finite, without a reference."""
+    if not outputs:
+        return ", but it returned nothing: results are the tensors in nl.shared_hbm that a kernel returns"
     arrays = [one.astype(np.float64) for one in outputs if isinstance(one, np.ndarray) and one.size]
     if arrays and not any(one.any() for one in arrays):
         return ", but every element that it returned is 0"

@@ -120,13 +120,29 @@ def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[
     except BaseException as error:
         if isinstance(error, passing):
             raise
-        remedy = _OLD_NKI if _is_old_nki(error) else REMOVED.get(_missing_name(error), "correct it")
         raised = f"{what} raised {type(error).__name__}{_line(path, error)}: {error}"
-        raise UnsupportedError(f"{raised}; {remedy}") from error
+        raise UnsupportedError(f"{raised}; {_remedy(error)}") from error
 
 
 #: The remedy for the package that NKI was in before 0.3.
 _OLD_NKI = "NKI is a package of its own: write import nki, nki.isa and nki.language for neuronxcc.nki"
+
+
+#: Python's messages for an operator between tensors, or a tensor and a number.
+_OPERATOR = re.compile("unsupported operand .*'NkiTensor'|not supported between instances of .*'NkiTensor'")
+
+
+def _remedy(error: BaseException) -> str:
+    if _is_old_nki(error):
+        return _OLD_NKI
+    if known := REMOVED.get(_missing_name(error)):
+        return known
+    if isinstance(error, AttributeError) and error.name:
+        close = difflib.get_close_matches(error.name, dir(error.obj))
+        return f"did you mean {', '.join(close)}?" if close else "correct it"
+    if _OPERATOR.search(str(error)):
+        return "tensors have no operators: compute with nki.isa.tensor_tensor or tensor_scalar, or nki.language"
+    return "correct it"
 
 
 def _is_old_nki(error: BaseException) -> bool:
