@@ -104,7 +104,7 @@ def test_layers_by_themselves():
     uses = [
         lambda y: y + x[..., :C], lambda y: 2 * y, lambda y: y * x[0, 0, 0, :C], lambda y: F.relu(y) + 1,
         lambda y: F.relu(F.gelu(y)), lambda y: y.permute(0, 1, 3, 2), lambda y: y @ x[0, 0, :, :C].T,
-        lambda y: y.sum() + F.gelu(y).sum(),
+        lambda y: y.sum() + F.gelu(y).sum(), lambda y: y.permute(dims=(0, 3, 1, 2)),
     ]  # fmt: skip
     tokens = [(layer(one), plain(one)) for one in (x[0], x[:0])]
     for one, wanted in [*((use(layer(x)), use(plain(x))) for use in uses), *tokens]:

@@ -9,6 +9,7 @@ from operators_seen import Seen
 from torch import nn
 
 from nkiconv.pytorch import causal_conv1d_fn, convert, plan_model
+from nkiconv.pytorch.models import rows
 
 pytestmark = pytest.mark.usefixtures("published")
 ROWS = (2, 11, C)
@@ -120,6 +121,13 @@ def mamba(m, rows):
     return m.out_proj(m.act(m.conv1d(rows)[:, :, : rows.shape[2]]).transpose(1, 2))
 
 
+def by_name(m, rows, sizes="split_size"):
+    """With arguments by name, which are torch's."""
+    y = m.act(m.conv1d(rows)[..., : rows.shape[-1]])
+    tokens, how = y.transpose(dim0=1, dim1=2), {sizes: [3, y.size(dim=1) - 3], "dim": -1}
+    return torch.cat(tokens.split(**how) if sizes == "split_size" else torch.split(tokens, **how), -1)
+
+
 def mamba2(m, rows):
     first, second = m.act(m.conv1d(rows)[..., : rows.shape[-1]].transpose(1, 2)).split([3, C - 3], dim=-1)
     return torch.cat([second, first], -1)
@@ -145,6 +153,11 @@ SLICED = {
     "LFM2, from its end": (lambda: Sliced(lambda m, x: short(m, x, -3), 3), ("gated_short_conv",)),
     "Mamba": (lambda: Sliced(mamba, bias=False), ("causal_conv1d_fn",)),
     "Mamba2": (lambda: Sliced(mamba2, taps=3), ("causal_conv1d_split",)),
+    "by name": (lambda: Sliced(by_name), ("causal_conv1d_split",)),
+    "of torch, by name": (
+        lambda: Sliced(lambda m, x: by_name(m, x, "split_size_or_sections")),
+        ("causal_conv1d_split",),
+    ),
     "read twice": (lambda: Sliced(changed), ("causal_conv1d_fn",)),
     "whole": (lambda: Sliced(whole), ()),
     "fewer columns": (lambda: Sliced(other), ()),
@@ -165,6 +178,12 @@ def test_slices_of_padded_convolutions(name, compute, monkeypatch):
     assert_same(report.model, model, image(*ROWS))
     monkeypatch.setenv("NKICONV_CPU", "torch")
     assert_gradients(report.model, model, image(*ROWS))
+
+
+def test_a_fused_forward_that_raises_is_left(monkeypatch):
+    monkeypatch.setattr(rows, "causal_conv1d_split", None)
+    [block] = convert(drawn(Sliced(mamba2, taps=3)), fuse=True).blocks
+    assert block.reason == "fused, it raises TypeError: 'NoneType' object is not callable"
 
 
 def test_sliced_convolutions_are_planned_as_they_run():

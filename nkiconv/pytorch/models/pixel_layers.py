@@ -145,9 +145,9 @@ class Pixels(Pending):
         same = tuple(other.shape) == (N, K, H, W) and other.dtype == self.x.dtype
         return self.images(other) if same else None
 
-    def permute(self, *dims: Any) -> Any:
+    def permute(self, *axes: Any, dims: Any = None) -> Any:
         """As torch.Tensor's."""
-        return self.stepped(torch.permute, *dims)
+        return self.stepped(torch.permute, *axes if dims is None else (dims,))
 
     def mul(self, other: Any) -> Any:
         """As torch.Tensor's."""

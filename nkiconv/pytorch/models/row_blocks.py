@@ -84,7 +84,10 @@ def _proved(name: str, module: torch.nn.Module, causal_conv1d: bool, copied: Cop
         _take_one(alone, [inner for inner, part in alone.named_modules() if isinstance(part, torch.nn.Conv1d)])
         noted: list[Fusing] = []
         vars(alone)[CALLS] = noted
-        found = _run(alone, x)
+        try:
+            found = _run(alone, x)
+        except Exception as error:  # the module's own code may raise any exception
+            return RowBlock(name, reason=f"fused, it raises {type(error).__name__}: {error}")
     calls = tuple(call for mode in noted for call in mode.calls)
     if not calls:
         return RowBlock(name, reason="what its forward does around the convolution is in no fused call")

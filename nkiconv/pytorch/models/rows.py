@@ -37,6 +37,8 @@ from .pending import PRODUCTS, Pending, activation_of, is_in_place, tensor_of, v
 
 _CHUNKS = (torch.Tensor.chunk, torch.chunk)
 _SPLITS = (torch.Tensor.split, torch.split)
+#: Names of torch.split's arguments that its method calls otherwise.
+_SPLIT_SIZES = {"split_size_or_sections": "split_size"}
 _TRANSPOSES = (torch.Tensor.transpose, torch.transpose)
 _SIGNATURE, _BATCH_NORM = inspect.signature(causal_conv1d_fn), inspect.signature(F.batch_norm)
 #: Arguments that a causal convolution may have as part of another call.
@@ -66,9 +68,9 @@ class _Rows(Pending):
         """Axes."""
         return self.ndim
 
-    def size(self, axis: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> Any:
         """Extents, or one."""
-        return self.shape if axis is None else self.shape[axis]
+        return self.shape if dim is None else self.shape[dim]
 
 
 class _Product(_Rows):
@@ -187,11 +189,10 @@ class _Causal(_Rows):
         whole = slice(None), slice(None), slice(-self.shape[2], None)
         return self if last is not None and at == whole and self.is_open() else self.value()[at]
 
-    def transpose(self, one: int, other: int) -> Any:
+    def transpose(self, dim0: int, dim1: int) -> Any:
         """With tokens first, still pending."""
-        axes = {one % 3, other % 3}
-        pends = axes == {1, 2} and self.places is None and self.is_open()
-        return _Tokens(self) if pends else self.value().transpose(one, other)
+        pends = {dim0 % 3, dim1 % 3} == {1, 2} and self.places is None and self.is_open()
+        return _Tokens(self) if pends else self.value().transpose(dim0, dim1)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The product with the third chunk; tokens first."""
@@ -231,10 +232,12 @@ class _Tokens(_Rows):
         """A silu, a split of the channels."""
         if (found := self.rows.activated(function, args, named)) is not None:
             return _Tokens(found)
+        named = {_SPLIT_SIZES.get(name, name): one for name, one in named.items()}
         return self.split(*args, **named) if function in _SPLITS else None
 
-    def split(self, sizes: Any, dim: int = 0) -> Any:
+    def split(self, split_size: Any, dim: int = 0) -> Any:
         """Parts [N, L, size] by one call, where channels are split."""
+        sizes = split_size
         fits = isinstance(sizes, (tuple, list)) and dim % 3 == 2 and sum(sizes) == self.shape[2]
         if not (fits and self.is_open()):
             return self.value().split(sizes, dim)  # type: ignore[no-untyped-call]
