@@ -154,10 +154,7 @@ SLICED = {
     "Mamba": (lambda: Sliced(mamba, bias=False), ("causal_conv1d_fn",)),
     "Mamba2": (lambda: Sliced(mamba2, taps=3), ("causal_conv1d_split",)),
     "by name": (lambda: Sliced(by_name), ("causal_conv1d_split",)),
-    "of torch, by name": (
-        lambda: Sliced(lambda m, x: by_name(m, x, "split_size_or_sections")),
-        ("causal_conv1d_split",),
-    ),
+    "of torch": (lambda: Sliced(lambda m, x: by_name(m, x, "split_size_or_sections")), ("causal_conv1d_split",)),
     "read twice": (lambda: Sliced(changed), ("causal_conv1d_fn",)),
     "whole": (lambda: Sliced(whole), ()),
     "fewer columns": (lambda: Sliced(other), ()),
