@@ -194,12 +194,7 @@ def _full_rate_share(timed: Timed) -> float | None:
         return None
     begin, end = timed.line.begin_ns, timed.line.end_ns
     shares = []
-    for changes in timed.line.throttle_changes:
-        ends = [time for time, _ in changes[1:]] + [end]
-        full = sum(
-            max(0.0, min(stop, end) - max(time, begin))
-            for (time, fast), stop in zip(changes, ends, strict=True)
-            if fast
-        )
-        shares.append(full / (end - begin))
+    for core in range(timed.tasks.num_cores):
+        full = [max(0.0, min(stop, end) - max(time, begin)) for time, stop, fast in timed.line.rates(core) if fast]
+        shares.append(sum(full) / (end - begin))
     return max(shares)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +182,10 @@ class _Events:
 
     def _states(self) -> Iterator[dict[str, Any]]:
         line = self.line
-        for core, changes in enumerate(line.throttle_changes):
-            for (time, fast), (end, _) in pairwise([*changes, (line.end_ns, False)]):
-                if end > time:
-                    yield self._slice(core, _THROTTLE_TRACK, "8/8" if fast else "4/8", time, end, {})
+        for core in range(self.tasks.num_cores):
+            for begin, end, fast in line.rates(core):
+                if end > begin:
+                    yield self._slice(core, _THROTTLE_TRACK, "8/8" if fast else "4/8", begin, end, {})
         for name, spaces in (("SBUF", line.sbuf), ("PSUM", line.psum)):
             for core, space in enumerate(spaces):
                 counter = {"ph": "C", "pid": core, "name": f"{name} bytes per partition"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal, get_args
 
 from .space import Space
@@ -60,3 +62,8 @@ class Timeline:
     def total_ns(self) -> float:
         """First DMA issue to last DMA done."""
         return self.end_ns - self.begin_ns
+
+    def rates(self, core: int) -> Iterator[tuple[float, float, bool]]:
+        """(begin, end, at full rate) of the states of a core's throttle."""
+        for (begin, fast), (end, _) in pairwise([*self.throttle_changes[core], (self.end_ns, False)]):
+            yield begin, end, fast
