@@ -35,6 +35,7 @@ from .operators.convolution import Convolution
 from .operators.frames import last_of, with_state
 from .operators.registrar import arguments_of
 from .operators.tensor_kinds import DTYPES, beside_violations, tensor_violations
+from .places import int_of
 
 NAME = "gated_conv1d"
 
@@ -163,6 +164,7 @@ def _convolve(
         LayoutError, rules.rank("input", x.shape, ", ".join(layout)), rules.rank("weight", weight.shape, "C, S")
     )
     raise_all(f"{where} cannot run this call", wrong)
+    padding = int_of(tuple(padding) if isinstance(padding, list) else padding)
     malformed = rules.padding(padding, 1, alone=True, each=False, names=rules.PADDINGS)
     raise_all(f"{where} cannot run this call", list(refused(GeometryError, malformed)))
     (pair,) = padding_pairs(padding, ((x.shape[layout.index("W")], weight.shape[1], 1, 1),))

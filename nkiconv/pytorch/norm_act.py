@@ -143,7 +143,7 @@ def _normalised(
     if offset is not None:  # which moves the mean of each image and channel, and leaves the variance
         several = [torch.stack([count, mean + offset, var], -1) for count, mean, var in (s.unbind(-1) for s in several)]
     found = norm_scale_shift(several, *affine, **norm._asdict())
-    if running is not None:
+    if running is not None and x.shape[0] > 0:
         _move(running, found, x.numel() // x.shape[1], momentum)
     return found.scale, found.shift
 

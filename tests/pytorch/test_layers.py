@@ -7,6 +7,7 @@ import copy
 import functools
 import io
 
+import numpy as np
 import pytest
 import torch
 from gradchecks import assert_batches, assert_derivatives, assert_gradients, assert_tangents, several
@@ -263,6 +264,7 @@ def test_conformers_stage(simulate):
     alone = nn.ConformerConv.from_modules(conv, activation=None)
     assert alone.weight is conv.weight
     assert_within_share([alone(x)], [conv(F.glu(x, 1))], FLOAT32_SUMS)
+    assert torch.equal(nn.ConformerConv.from_modules(conv, norm, padding=[np.int64(2), 2])(x), found)
     shorter = nn.ConformerConv.from_modules(conv.train(), norm, padding="valid", layer="block.0")
     assert (conv.training, shorter.layer) == (True, "block.0")
     assert_within_share([shorter(x)], [found[..., 2:-2]], FLOAT32_SUMS)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from nkiconv.errors import UnsupportedError
 from nkiconv.norms import NORMS
-from nkiconv.pytorch import channel_stats, conv2d, nn, norm_scale_shift
+from nkiconv.pytorch import channel_stats, conv2d, nn, norm_act_conv2d, norm_scale_shift
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -168,3 +168,11 @@ def test_pixels_that_are_one_of_input_are_summed_in_fp32():
             with look():
                 (found,) = torch.autograd.grad(call(x, w, x_upsample=2), x, g)
             assert found.item() == 260
+
+
+def test_an_empty_batch_moves_no_statistics():
+    running = torch.zeros(4), torch.ones(4)
+    x, w = torch.ones(0, 4, 5, 5), torch.ones(2, 4, 3, 3)
+    more = {"norm": "batch", "training": True, "running_mean": running[0], "running_var": running[1]}
+    assert norm_act_conv2d(x, w, **more).shape == (0, 2, 3, 3)
+    assert [one.tolist() for one in running] == [[0.0] * 4, [1.0] * 4]
