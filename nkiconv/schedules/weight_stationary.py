@@ -43,6 +43,7 @@ from .geometry import Geometry, num_phases, num_taps
 from .long_kernels import too_many_tiles
 from .m_packing import PackedSettings
 from .options import Options, prologue_bytes, taken_unsupported
+from .prices import met_outputs
 from .settings import (
     ALL,
     WARM_UPS,
@@ -308,6 +309,13 @@ def num_tiles(geometry: Geometry, settings: PhasesSettings) -> int:
     """Output tiles of a transposed convolution."""
     axes, _, _, segments, sizes = _tiling(geometry, settings)
     return count_items(axes, sizes, segments)
+
+
+def least_columns(geometry: Geometry, settings: PhasesSettings) -> float:
+    """Columns that the Tensor Engine streams at least for all outputs: of each tap, shared by packed phases."""
+    tiles = div_ceil(geometry.C, P_MAX) * div_ceil(geometry.K, settings.m_tile(geometry.K))
+    met = tiles * math.prod(map(met_outputs, geometry.axes))
+    return met / (settings.segments * math.prod(_beside(geometry, settings.beside)))
 
 
 def _longest(geometry: Geometry) -> int:

@@ -23,6 +23,7 @@ from .options import Options
 from .prices import (
     array_end_ns,
     matmul_ns,
+    matmul_rates,
     moved_ns,
     overlapped_ns,
     planes_met,
@@ -41,6 +42,7 @@ from .weight_stationary import (
     Y_BYTES,
     GroupsSettings,
     PhasesSettings,
+    least_columns,
     num_tiles,
     unsupported_phases,
 )
@@ -103,12 +105,10 @@ def candidates(
         sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
         if least_ns.get(sums, 0.0) > NEAR * best_ns or family.unsupported_reason(geometry, options, one.pairs):
             continue
-        # a matmul for each output tile: millions of tiles need not be listed
-        if (
-            isinstance(one, PhasesSettings)
-            and num_tiles(geometry, one) * matmul_ns(target, geometry, 0) > PARTS * best_ns
-        ):
-            continue
+        if isinstance(one, PhasesSettings):  # before millions of tiles are listed; each has a matmul
+            columns = max(least_columns(geometry, one), num_tiles(geometry, one) * target.matmul_columns_min)
+            if columns * matmul_rates(target, geometry)[0] > PARTS * NEAR * best_ns:
+                continue
         schedule, reason = family.planned(geometry, options, one)
         if reason or schedule in known.setdefault(sums, []):
             continue
