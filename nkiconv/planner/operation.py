@@ -161,7 +161,7 @@ class Operation(ABC):
         def least_of(some: list[tuple[str, Guess]], fits: Callable[[tuple[str, Guess]], bool]) -> Guess | None:
             return next((one[1] for one in sorted(some, key=lambda one: one[1].ns) if fits(one)), None)
 
-        every = sorted(algorithms, key=lambda one: self.known[one].has_many)  # others' bounds leave most of many out
+        every = sorted(algorithms, key=lambda one: self.known[one].turn)
         names = [one for one in every if not self.excludes(one, shape)]
         for limit in (near, math.inf):  # without, if others were left out for a guess that does not fit the whole
             found: list[tuple[str, Guess]] = []

@@ -4,6 +4,7 @@ schedule of a config with its open settings filled in by the least bound."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
 from .pixel_tiles import SHARDS, PixelItems, PixelSchedule, PixelSettings, make_pixels, read_pixels, seen_rows
-from .prices import last_store_ns
+from .prices import last_store_ns, matmul_rates, met_outputs
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
 from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, num_written, stored_together
@@ -97,8 +98,18 @@ def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
     return DepthwiseSettings.read(config, rows=rows, columns=columns)
 
 
-def candidates(target: Target, geometry: Geometry, options: Options, config: Config) -> Iterator[tuple[float, Any]]:
-    """(bound, complete settings) that hold the given ones and run, the least bound first."""
+def least_ns(target: Target, geometry: Geometry) -> float:
+    """ns of the Tensor Engine for products with y as NHWC, on all rows and columns of the array."""
+    products = geometry.C * geometry.K * math.prod(map(met_outputs, geometry.axes)) / PARTS
+    idle = max(1.0, target.matmul_columns_min / (geometry.K * FOLDS[-1]))
+    return products * idle * matmul_rates(target, geometry)[0] / P_MAX**2
+
+
+def candidates(
+    target: Target, geometry: Geometry, options: Options, config: Config, most_ns: float = math.inf
+) -> Iterator[tuple[float, Any]]:
+    """(bound, complete settings) that hold the given ones and run, the least bound first; those above `most_ns` may be
+    left out."""
     kind, given = settings_of(geometry, options), dict(config or ())
 
     def least(tried: Iterable[Any], made: Callable[[Any], Schedule | None]) -> list[tuple[float, Any]]:
@@ -134,9 +145,9 @@ def candidates(target: Target, geometry: Geometry, options: Options, config: Con
         deepest = itertools.chain(*itertools.islice(fitting, DEPTHS))
         for ns, one in sorted(deepest, key=lambda each: each[0]):
             yield ns, replace(one, loop=given.get("loop", _loop(target, geometry, options, one)))
-    elif kind is PixelSettings:
+    elif kind is PixelSettings and least_ns(target, geometry) <= most_ns:
         yield from least(pixels_tried(geometry, options, given), whole)
-    else:
+    elif kind is not PixelSettings:
         name, values = ("across", parts_of_rows(geometry)) if kind is PatchSettings else ("shard", SHARDS)
         yield from least((kind.read(config, **{name: one}) for one in values_of(given, name, values)), whole)
 

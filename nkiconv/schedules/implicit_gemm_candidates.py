@@ -57,9 +57,10 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
 
 
 def candidates(
-    target: Target, geometry: Geometry, options: Options, config: Config
+    target: Target, geometry: Geometry, options: Options, config: Config, most_ns: float = math.inf
 ) -> Iterator[tuple[float, ImplicitGemmSettings]]:
-    """(bound, complete settings) that run and contain the given ones, by ascending bound of plain settings."""
+    """(bound, complete settings) that run and contain the given ones, by ascending bound of plain settings, those above
+    most_ns too."""
     if config_unsupported(geometry, options, config) != "":
         return
     given, bound, found = dict(config or ()), Bound(target, geometry, options), list[tuple[float, Schedule]]()

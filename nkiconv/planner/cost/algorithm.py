@@ -73,8 +73,8 @@ class Algorithm:
 
     #: settings that decide the order of an output's sums, and so its rounding
     order: tuple[str, ...] = ()
-    #: whether it has many settings to bound
-    has_many = False
+    #: when it is asked for guesses: later with many settings to bound, most of which others' bounds then leave out
+    turn = 0
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         """The first settings, found quickly; [] if the algorithm does not run the problem, or is never best;

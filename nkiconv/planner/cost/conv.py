@@ -54,7 +54,7 @@ class ConvAlgorithm(Algorithm):
     def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
         """(bound without copies, complete settings) that agree with a config and run, the least bound first; those
         above `most_ns` may be left out."""
-        return self.candidates(shape.target, plain_of(self.name, shape.geometry), shape.options, config)
+        return self.candidates(shape.target, plain_of(self.name, shape.geometry), shape.options, config, most_ns)
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
         """The starts of a search, for the problem that the algorithm has."""
@@ -171,7 +171,7 @@ class ImplicitGemm(ConvAlgorithm):
 class ActivationStationary(ConvAlgorithm):
     """Pixels as stationary operands, filters as moving operands."""
 
-    name, order = "activation_stationary", ("fold", "copies")
+    name, order, turn = "activation_stationary", ("fold", "copies"), 1
     candidates = staticmethod(activation_stationary_candidates.candidates)
 
     def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
@@ -199,7 +199,7 @@ class OfBlocks(ConvAlgorithm):
 
     def __init__(self, name: str, most: int, near: float, order: tuple[str, ...]) -> None:
         """most: most candidates that are timed. near: their largest ratio to the least bound."""
-        self.name, self.timed, self.order, self.has_many = name, (most, near), order, name == "stacked"
+        self.name, self.timed, self.order, self.turn = name, (most, near), order, 2 * (name == "stacked")
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         if self._folded(shape) is not None:
