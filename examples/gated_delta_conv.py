@@ -50,9 +50,10 @@ def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tokens", type=int, nargs="*", default=[512, 2048, 4096])
+    given = parser.parse_args()
     print(f"{'':16s}{'tokens':>8s}{'one, us':>10s}{'convolution':>13s}{'pass':>8s}{'two over one':>14s}")
     for name, splits in STAGES.items():
-        for tokens in parser.parse_args().tokens:
+        for tokens in given.tokens:
             one, two = one_kernel(splits, tokens), (convolution(splits, tokens), one_kernel(splits, tokens, 1, None))
             print(f"{name:16s}{tokens:8,d}{one:10.1f}{two[0]:13.1f}{two[1]:8.1f}{sum(two) / one:13.2f}x")
 

@@ -107,6 +107,13 @@ def test_help(command):
     assert "Usage" in result.stdout
 
 
+def test_help_lists_commands_by_what_they_are_for():
+    text = done("--help").stdout
+    titles = "Kernels: run and check", "Times and plans, modelled", "AWS's tools and trn2", "nkiconv itself"
+    assert sorted(titles, key=text.index) == list(titles)
+    assert all(re.search(rf"^\W* {name} ", text, re.MULTILINE) for name in COMMANDS)
+
+
 PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
 
 

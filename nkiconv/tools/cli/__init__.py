@@ -1,7 +1,8 @@
 """The command line, one file per command.
 
-    nkiconv doctor | cases | run | lint | compile-check | demo
-    nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | calibrate | report
+    nkiconv run | lint | cases | demo
+    nkiconv plan | plan-model | profile | tune | crossover | profiles
+    nkiconv doctor | compile-check | bench | calibrate | report
     nkiconv bench-simulator | cache
 
 Commands import their modules when they run: `--help` is quick, and `doctor` works with an impossible NKICONV_NKI.
@@ -36,7 +37,7 @@ from . import (
 )
 
 app = typer.Typer(
-    help="Convolutions for AWS Trainium: run NKI kernels in a simulator on any machine, and check them.",
+    help="Convolution kernels for AWS Trainium2, and your own NKI kernels: run, check and time them on any machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,23 +59,30 @@ def _options(
     del version
 
 
-_COMMANDS = {
-    "doctor": doctor.command,
-    "cases": cases.command,
-    "run": run.command,
-    "lint": lint.command,
-    "compile-check": compile_check.command,
-    "plan": plan.command,
-    "tune": plan.tune,
-    "plan-model": plan_model.command,
-    "crossover": crossover.command,
-    "profile": profile.command,
-    "profiles": profiles.command,
-    "bench": measure.command,
-    "calibrate": calibrate.command,
-    "report": report.command,
-    "demo": demo.command,
-    "bench-simulator": bench.command,
+#: By what they are for, as --help shows them.
+_COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Kernels: run and check": {
+        "run": run.command,
+        "lint": lint.command,
+        "cases": cases.command,
+        "demo": demo.command,
+    },
+    "Times and plans, modelled": {
+        "plan": plan.command,
+        "plan-model": plan_model.command,
+        "profile": profile.command,
+        "tune": plan.tune,
+        "crossover": crossover.command,
+        "profiles": profiles.command,
+    },
+    "AWS's tools and trn2": {
+        "doctor": doctor.command,
+        "compile-check": compile_check.command,
+        "bench": measure.command,
+        "calibrate": calibrate.command,
+        "report": report.command,
+    },
+    "nkiconv itself": {"bench-simulator": bench.command, "cache": cache.app},
 }
 
 
@@ -84,9 +92,12 @@ def _help(command: Callable[..., None]) -> str:
     return "\n\n".join(" ".join(one.split()) for one in paragraphs)
 
 
-for _name, _command in _COMMANDS.items():
-    app.command(_name, help=_help(_command))(_command)
-app.add_typer(cache.app, name="cache")
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, help=_help(_command), rich_help_panel=_panel)(_command)
 
 
 def main() -> None:
