@@ -105,6 +105,8 @@ def test_listing_cases():
 def test_help(command):
     result = done(*command, "--help")
     assert "Usage" in result.stdout
+    flags = [line.split()[1] for line in result.stdout.splitlines() if "<bool>" in line]
+    assert set(flags) <= {"--help", "--version", "--install-completion", "--show-completion"}, "flags take no value"
 
 
 def test_help_lists_commands_by_what_they_are_for():

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from rich.console import Console
@@ -153,6 +153,10 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
     options["quiet"] = _Quiet, False
     if tables:
         options |= {"format": (_Format, FORMATS[0]), "wide_tables": (_Wide, False)}
+    for annotation, _ in options.values():
+        kind, *info = get_args(annotation)
+        if kind in (bool, bool | None):
+            info[0].metavar = ""  # for typer's <bool>, as if a flag took a value
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
