@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..suites.against import AgainstRow, pairs_of, rows
+from ..suites.nki_library import kernel_file
+from ..suites.suite import geometric_mean
 from ..tables.readme import AGAINST_COLUMNS, AGAINST_MARKERS, Columns, markdown
 from .grid import Grid
 from .shell import console, fail_unless, notes, print_json, say, wrote
 from .show import cores, modelled
 from .suite import OfSuite, check_files, made
-
-if TYPE_CHECKING:
-    from ..suites.against import AgainstRow
 
 NOTES = (
     "modelled us on trn2: mean over phases of the throttle's grid in program order; look-ahead: phase 0, in the order "
@@ -38,16 +37,14 @@ COLUMNS: Columns = (
 def bench_against(of: OfSuite, checkout: Path, lnc: int, as_json: bool) -> None:
     """Print the table; exit status 1 if AWS's kernel was checked and is wrong or refused."""
     check_files(of, lnc, plots="--against")
-    library, against = (importlib.import_module(f"nkiconv.tools.suites.{name}") for name in ("nki_library", "against"))
-    library.kernel_file(checkout)
-    pairs, how = against.pairs_of(of.name, of.only), {"lnc": lnc, "wide": of.tuned, "check": of.check}
+    kernel_file(checkout)
+    pairs = pairs_of(of.name, of.only)
     found: list[AgainstRow] = made(
-        of, AGAINST_MARKERS, lambda rows: markdown(rows, AGAINST_COLUMNS), as_json,
-        lambda advance: against.rows(checkout, pairs, **how, advance=advance),
+        of, AGAINST_MARKERS, lambda kept: markdown(kept, AGAINST_COLUMNS), as_json,
+        lambda advance: rows(checkout, pairs, lnc=lnc, wide=of.tuned, check=of.check, advance=advance),
     )  # fmt: skip
-    tables = importlib.import_module("nkiconv.tools.suites.suite")
-    mean, count = tables.geometric_mean(one.times_faster for one in found)
-    ahead, _ = tables.geometric_mean(one.times_faster_than_lookahead for one in found)
+    mean, count = geometric_mean(one.times_faster for one in found)
+    ahead, _ = geometric_mean(one.times_faster_than_lookahead for one in found)
     right = all(one.theirs.check in ("", "pass") for one in found)
     means = {"x_nki_library": mean, "x_nki_library_lookahead": ahead, "rows": count}
     if as_json:

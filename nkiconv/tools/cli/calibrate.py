@@ -14,6 +14,7 @@ import typer
 from ... import cases
 from ...errors import UnsupportedError, raise_all
 from ...simulator.constants import DEFAULT, SHIPPED, VARIABLE, load_target
+from ...simulator.hardware import CONSTANTS
 from ..doctor import DEVICE
 from .grid import Grid
 from .measure import Target
@@ -155,7 +156,6 @@ def _calibrate(
     """Measure, solve, write and print. path: None for the timing model as the device."""
     session = importlib.import_module("nkiconv.tools.calibrate.session")
     solve = importlib.import_module("nkiconv.tools.calibrate.solve").solve
-    constants = importlib.import_module("nkiconv.simulator.hardware").CONSTANTS
     clock, slopes_path = _clock(path), None
     if path is not None:
         slopes_path = session.path_of(path)
@@ -164,7 +164,7 @@ def _calibrate(
     with progress(show=not as_json) as advance:
         slopes = session.slopes(clock, chosen, advance, slopes_path, 1 if path is None else rounds)
         names = {name for probe in chosen for name in probe.constants}
-        start = {name: constants[name].value / _OFF for name in names} if path is None else None
+        start = {name: CONSTANTS[name].value / _OFF for name in names} if path is None else None
         estimates, fits = solve(slopes, advance, start)
     if path is not None:
         session.write(path, estimates, clock)

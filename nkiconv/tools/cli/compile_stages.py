@@ -21,6 +21,7 @@ from typing import Any
 
 import nkiconv
 
+from ... import cases
 from ...whole_file import whole_file
 from ..measure.neffs import compiled
 from .kernels import KernelCall, keywords
@@ -86,7 +87,7 @@ def check_barriers() -> None:
 
 
 def _case(asked: dict[str, Any]) -> Any:
-    return importlib.import_module("nkiconv.cases").get(asked["case"]).toward(asked["direction"])
+    return cases.get(asked["case"]).toward(asked["direction"])
 
 
 def _launch(asked: dict[str, Any]) -> Any:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..tables.readme import Columns
+from ..suites import deepbench
+from ..tables import deepbench as pages
 from .grid import Grid
 from .shell import console, notes, print_json, wrote
 from .show import cores, modelled
 from .suite import OfSuite, check_files, made
-
-if TYPE_CHECKING:
-    from ..suites.deepbench import DeepBenchRow
 
 NOTES = (
     "modelled us on trn2 in program order, mean over phases of the throttle's grid, as nkiconv plan has it; ~ is "
@@ -25,11 +22,8 @@ NOTES = (
 def bench_deepbench(of: OfSuite, layout: str | None, lnc: int, as_json: bool) -> None:
     """Print the table of all directions, and write it."""
     check_files(of, lnc, plots="--suite=deepbench")
-    deepbench, pages = (
-        importlib.import_module(f"nkiconv.tools.{name}") for name in ("suites.deepbench", "tables.deepbench")
-    )
     chosen = deepbench.chosen(of.only, layout)
-    found: list[DeepBenchRow] = made(
+    found: list[deepbench.DeepBenchRow] = made(
         of, pages.markers(chosen[0].problem.layout), pages.page, as_json,
         lambda advance: deepbench.rows(chosen, lnc=lnc, wide=of.tuned, advance=advance),
     )  # fmt: skip
@@ -38,15 +32,15 @@ def bench_deepbench(of: OfSuite, layout: str | None, lnc: int, as_json: bool) ->
     if as_json:
         print_json({"suite": deepbench.SUITE, "geometric_means": means, "rows": rows})
         return
-    _show(found, means, pages.COLUMNS)
+    _show(found, means)
     wrote(console(), of.csv)
 
 
-def _show(found: list[DeepBenchRow], means: list[dict[str, Any]], columns: Columns) -> None:
+def _show(found: list[deepbench.DeepBenchRow], means: list[dict[str, Any]]) -> None:
     screen, first = console(), found[0].as_dict()
     main = "case", "direction", "algorithm", "modelled us", "of the limit", "V100 us", "of its limit", "x, N C H W"
     title = f"DeepBench's training list on trn2, {first['layout']}, {cores(first['lnc'])}"
-    grid = Grid.of(title, (columns[0], ("direction", "direction", ""), *columns[1:]), main)
+    grid = Grid.of(title, (pages.COLUMNS[0], ("direction", "direction", ""), *pages.COLUMNS[1:]), main)
     for one in found:
         grid.put(one.as_dict() | {"modelled_us": modelled(one.plan)}, style="bold" if one.behind else "")
     for mean in means:

@@ -102,7 +102,7 @@ class KernelCall:
     def kernel(self) -> Iterator[Any]:
         """The kernel, launched on `lnc` cores, while the block runs; `import nki` finds the simulator there."""
         with _our_nki(), attribute_of(self.target) as found:
-            kernel = found if hasattr(found, "function") else importlib.import_module("nkiconv.simulator").jit(found)
+            kernel = found if hasattr(found, "function") else simulator.jit(found)
             self._bind(kernel.function)
             yield kernel[self.lnc]
 

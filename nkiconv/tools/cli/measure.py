@@ -15,8 +15,6 @@ from ...errors import NkiconvError, UnsupportedError, raise_all
 from ..doctor import DEVICE
 from ..measure import interleave
 from ..tables.readme import Columns
-from .against import bench_against
-from .deepbench import bench_deepbench
 from .grid import Grid
 from .options import Choice, Names, given_options, misplaced, named_cases
 from .paths import unwritable
@@ -112,12 +110,12 @@ def command(
         why = f"cannot be combined with --suite={of.name}, which chooses its own; drop it"
         raise_all(CANNOT, misplaced(given, why))
         if of.against is not None:
-            bench_against(of, of.against, kinds.lnc, as_json)
+            _of("against").bench_against(of, of.against, kinds.lnc, as_json)
             return
         without = misplaced({"--check": of.check}, "belongs to --against, and there is none; add --against PATH")
         raise_all(CANNOT, without)
         if of.name == "deepbench":
-            bench_deepbench(of, kinds.layout, kinds.lnc, as_json)
+            _of("deepbench").bench_deepbench(of, kinds.layout, kinds.lnc, as_json)
         else:
             bench_suite(of, kinds.lnc, as_json)
         return
@@ -136,6 +134,11 @@ def command(
         _model(cases, kinds, timing_speed, said, as_json)
         return
     _measure(cases, kinds, rounds or interleave.ROUNDS, append or OUT, as_json)
+
+
+def _of(name: str) -> Any:
+    """A part of this command, which imports what it needs."""
+    return importlib.import_module(f"{__package__}.{name}")
 
 
 def _contradictions(

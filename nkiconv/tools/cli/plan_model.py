@@ -110,7 +110,7 @@ def command(
     why the slowest layers are slow, and their times in other layouts, dtypes and paddings.
     """
     shapes = list(_shapes(input, dtype, mode, lnc, polyphase and not fuse))
-    pytorch = _pytorch()
+    pytorch = importlib.import_module("nkiconv.pytorch")  # raises MissingPackageError where there is no torch
     with progress(show=not as_json) as advance, plain_warnings(), function_of(script) as build:
         advance("building the model", None)
         model = _model(build, script, dtype)
@@ -123,11 +123,6 @@ def command(
         print_json({"script": script, "inputs": input or [], **found.as_dict()})
     else:
         _show(found, script, input or [])
-
-
-def _pytorch() -> Any:
-    """nkiconv.pytorch. Raises MissingPackageError where there is no torch."""
-    return importlib.import_module("nkiconv.pytorch")
 
 
 def _shapes(

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ import nkiconv
 
 from ...cases import Case
 from ...errors import MissingPackageError, NkiconvError, UnsupportedError, raise_all
-from ...simulator.profiling import Advance
+from ...simulator.profiling import Advance, Profile
 from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
@@ -26,10 +26,6 @@ from .paths import unwritable
 from .profile_grid import moved_grid, profiles_grid
 from .shell import FORMATS, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
 from .show import cores, extents, kind
-
-if TYPE_CHECKING:
-    from ...simulator.profiling import Profile
-    from ..suites.profiles import CaseProfile
 
 
 @prints_tables
@@ -84,16 +80,19 @@ def command(
     if against is not None:
         is_file = against.endswith(".json")
         other = calls.get(against) or (Path(against) if is_file else named_cases([against], layout, direction)[0])
-    refuse([one for one in (*targets, other) if isinstance(one, Case)], kinds)
+    profiles = importlib.import_module("nkiconv.tools.suites.profiles")
+    chosen = [one for one in (*targets, other) if isinstance(one, Case)]
+    errors = [error for case in chosen for error in profiles.refusals(case, **kinds.how)]
+    raise_all("nkiconv profile cannot run these cases", errors)
     constants = importlib.import_module("nkiconv.planner.request").sorted_constants(read_constants(constant))
     with progress(show=not as_json) as advance:
         settings = {"sensitivity": sensitivity, "standalone": standalone, "constants": constants}
         made = [profile_of(one, kinds, settings, advance).under(constants) for one in targets]
         beside = None if other is None else profile_of(other, kinds, settings, advance)
-    for path, write in ((trace, made[0].save_trace), (plot, made[0].plot)):
+    for path, write in ((trace, made[0].profile.save_trace), (plot, made[0].profile.plot)):
         if path is not None:
             with whole_file(path) as part:
-                write(part)
+                write(part, made[0].title)
     _tell(made, beside, [path for path in (trace, plot) if path is not None], as_json)
 
 
@@ -113,24 +112,9 @@ class Made:
         title = f"{self.title}, with {', '.join(f'{name}={value:g}' for name, value in constants)}"
         return dataclasses.replace(self, title=title, document={**self.document, "constants": dict(constants)})
 
-    def save_trace(self, path: Path) -> None:
-        """Write its timeline, with its title."""
-        self.profile.save_trace(path, self.title)
-
-    def plot(self, path: Path) -> None:
-        """Draw it, with its title."""
-        self.profile.plot(path, self.title)
-
 
 #: Targets of a profile: a case, a kernel in a file, a file that holds a profile.
 Target = Case | KernelCall | Path
-
-
-def refuse(chosen: list[Case], kinds: Choice) -> None:
-    """Raises UnsupportedError and the like, all at once: cases that do not run so."""
-    profiles = importlib.import_module("nkiconv.tools.suites.profiles")
-    errors = [error for case in chosen for error in profiles.refusals(case, **kinds.how)]
-    raise_all("nkiconv profile cannot run these cases", errors)
 
 
 def profile_of(target: Target, kinds: Choice, settings: dict[str, Any], advance: Advance) -> Made:
@@ -146,7 +130,10 @@ def profile_of(target: Target, kinds: Choice, settings: dict[str, Any], advance:
     one, timed = profile_case(target, **kinds.how, **settings, advance=of_case(target.name, advance))
     profile = dataclasses.replace(one.profile, timed=timed, kernel=f"{target.name} ({one.algorithm})")
     floor = f"copy floor {one.floors.copy_us:,.2f} us, {one.x_copy_floor:.2f} x that"
-    return Made(profile, title_of(one), (floor,), one.as_dict())
+    shape = extents(one.problem)
+    name = shape if one.case == shape else f"{one.case}: {shape}"
+    title = f"{name} {kind(one.problem.dtype, one.precision)}, {one.algorithm} on {cores(one.lnc)}"
+    return Made(profile, title, (floor,), one.as_dict())
 
 
 def _plain(one: Profile) -> Made:
@@ -154,30 +141,21 @@ def _plain(one: Profile) -> Made:
     return Made(one, f"{one.kernel} on {cores(one.lnc)}", (), one.as_dict())
 
 
-def title_of(one: CaseProfile) -> str:
-    """Case, shape, dtype, algorithm and cores."""
-    shape = extents(one.problem)
-    name = shape if one.case == shape else f"{one.case}: {shape}"
-    return f"{name} {kind(one.problem.dtype, one.precision)}, {one.algorithm} on {cores(one.lnc)}"
-
-
 def saved(path: Path) -> Profile:
     """The one profile that a file of --json holds.
 
     Raises UnsupportedError: it is no such file.
     """
-    profiling = importlib.import_module("nkiconv.simulator.profiling")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         rows = document.get("rows", [document])
         if len(rows) != 1:
             raise ValueError(f"it holds {len(rows)}")
-        found: Profile = profiling.Profile.from_dict(rows[0])
+        return Profile.from_dict(rows[0])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnsupportedError(
             f"{path}: holds no single profile ({error}); write one with nkiconv profile --json"
         ) from error
-    return found
 
 
 def _tell(made: list[Made], beside: Made | None, written: list[Path], as_json: bool) -> None:

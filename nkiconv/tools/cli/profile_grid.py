@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ...simulator.profiling import Comparison, Profile
 from ...simulator.profiling.show import short_path
 from .grid import Grid
-
-if TYPE_CHECKING:
-    from ...simulator.profiling import Comparison, Profile
 
 
 def profiles_grid(found: Sequence[Profile]) -> Grid:

@@ -112,8 +112,8 @@ def fail_unless(right: bool) -> None:
 def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Callable[..., None]:
     """A command with --quiet that prints refusals as a red message with an exit status, and with --json as JSON too.
 
-    A kernel that breaks a rule of NKI has failed a check; every other refusal is bad input. A parameter whose type is a
-    dataclass stands for its fields: an option each. tables: with --format and --wide.
+    A kernel that breaks a rule of NKI has failed a check; every other refusal, also of a launch, is bad input. A
+    parameter whose type is a dataclass stands for its fields: an option each. tables: with --format and --wide.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
@@ -138,7 +138,9 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
             except UnsupportedError as unwritten:
                 _report(unwritten, as_json=False)
             _settle_stdout()
-            raise typer.Exit(CHECK_FAILED if _is_broken_rule(error) else BAD_INPUT) from None
+            raise typer.Exit(
+                CHECK_FAILED if isinstance(error, NkiError) and error.op != "launch" else BAD_INPUT
+            ) from None
         finally:
             _ASKED.reset(token)
 
@@ -195,11 +197,6 @@ def _said(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
-
-
-def _is_broken_rule(error: BaseException) -> bool:
-    """Whether a kernel broke a rule of NKI; errors of the launch are the caller's."""
-    return isinstance(error, NkiError) and error.op != "launch"
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:

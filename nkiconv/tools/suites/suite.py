@@ -162,14 +162,10 @@ def row(case: Case, dtype: str, lnc: int, *, wide: bool, advance: Advance) -> Su
     )  # fmt: skip
     profile, _ = profile_case(case, dtype=dtype, lnc=lnc, algorithm=plan.algorithm, config=plan.config, advance=advance)
     baselines = {}
-    for name in _baselines_of(case):
+    for name in next(names for of, names in SUITES.values() if of == case.suite):
         request = Request(problem=problem, lnc=lnc, operation=operation, algorithms=(name,))
         baselines[name] = _baseline(request, advance)
     return SuiteRow(case.name, dtype, plan, report, profile, baselines)
-
-
-def _baselines_of(case: Case) -> tuple[str, ...]:
-    return next(names for of, names in SUITES.values() if of == case.suite)
 
 
 def _checked(case: Case) -> Channels:
