@@ -139,7 +139,11 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
     )
     found: list[tuple[tuple[str, Any], ...]]
     found = [replace(now, joined=joined, buffer_groups=some).pairs for joined, some in shares if joined > 0]
-    return found + BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
+    found += BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
+    # fewer triggers, where the array's wait for larger buffers would leave it at half rate
+    if now.streamed < STREAMED_LONG:
+        found.append(replace(now, buffer_groups=2 * blocks.buffer_groups, streamed=STREAMED_LONG).pairs)
+    return found
 
 
 #: Settings of the smallest tiles and buffers.
