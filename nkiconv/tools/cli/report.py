@@ -7,7 +7,6 @@ import importlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,13 +24,8 @@ from .shell import SCHEMA, JsonOption, console, of_case, print_json, progress, r
 OUT = Path("nkiconv_report.md")
 
 
-@dataclass(frozen=True)
-class Section:
-    """The results of one command, as plain data; None if it has not run here."""
-
-    title: str
-    command: str  # that makes it
-    found: Any
+#: Title, command that makes it, and its results as plain data; None if it has not run here.
+Section = tuple[str, str, Any]
 
 
 @reports_errors
@@ -66,16 +60,16 @@ def command(
         ]
     slopes = importlib.import_module("nkiconv.tools.calibrate.session").path_of(target)
     versions = {"nkiconv": __version__, "commit": kept.commit(), **diagnose().as_dict()}
-    sections = [
-        Section("versions", "nkiconv doctor", versions),
-        Section("constants", "nkiconv calibrate", _text(target)),
-        Section("slopes of probes", "nkiconv calibrate", _lines(slopes)),
-        Section("kernels under AWS's tools", "nkiconv compile-check", _lines(kernels)),
-        Section("measured", "nkiconv bench CASE", rows),
-        Section("modelled", "nkiconv report --case CASE", profiles or None),
+    sections: list[Section] = [
+        ("versions", "nkiconv doctor", versions),
+        ("constants", "nkiconv calibrate", _text(target)),
+        ("slopes of probes", "nkiconv calibrate", _lines(slopes)),
+        ("kernels under AWS's tools", "nkiconv compile-check", _lines(kernels)),
+        ("measured", "nkiconv bench CASE", rows),
+        ("modelled", "nkiconv report --case CASE", profiles or None),
     ]
     if as_json:
-        print_json({"out": str(out), **{one.title: one.found for one in sections}})
+        print_json({"out": str(out), **{title: found for title, _, found in sections}})
     write_page(list(_page(sections)), out)
     say(console(stderr=as_json), f"wrote {out}; read it, and attach it to an issue")
 
@@ -83,12 +77,12 @@ def command(
 def _page(sections: list[Section]) -> Iterator[str]:
     yield f"# nkiconv {__version__}, {time.strftime('%Y-%m-%d')}"
     yield f"\nJSON of schema {SCHEMA}, a block for each part. Modelled times say so; all others are measured."
-    for one in sections:
-        yield f"\n## {one.title}\n"
-        if one.found is None:
-            yield f"None here: `{one.command}` makes them."
+    for title, command, found in sections:
+        yield f"\n## {title}\n"
+        if found is None:
+            yield f"None here: `{command}` makes them."
         else:
-            yield f"By `{one.command}`.\n\n```json\n{json.dumps(one.found, indent=1)}\n```"
+            yield f"By `{command}`.\n\n```json\n{json.dumps(found, indent=1)}\n```"
 
 
 def _text(path: Path) -> list[str] | None:

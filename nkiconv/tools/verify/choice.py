@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ...planner.request import Asked, Config, Request, asked_violations
 from ...problem import DTYPES
 from ...reference import AnyArray
 from ...simulator.timing import Rates
+from .report import Report
 
 
 def case_operation(case: Case) -> Operation:
@@ -52,16 +54,20 @@ def name_violations(operation: Operation, algorithm: str | None) -> list[Nkiconv
 
 
 def settings_of(
-    operation: Operation, request: Request, algorithm: str | None, config: Config
-) -> tuple[dict[str, Any], dict[str, int] | None]:
-    """The algorithm and settings asked for by name, or where none are the estimate; and the tiles that they make, None
-    where AWS's NKI runs."""
+    name: str, operation: Operation, request: Request, algorithm: str | None, config: Config
+) -> tuple[dict[str, Any], Callable[..., Report]]:
+    """The algorithm and settings asked for by name, or where none are the estimate; and what makes a report of them."""
+    given = config
     if algorithm is None:
         found = chosen(request)
         algorithm, config = found.algorithm, found.config
     counted = CHOICE.provider != "aws"
     tiles = operation.symbols(operation.shape(request, Rates()), algorithm, config) if counted else None
-    return {"algorithm": algorithm, "config": config}, tiles
+    report = functools.partial(
+        Report, name=name, operation=operation.name, problem=request.problem, asked=request.asked,
+        algorithm=algorithm, config=given, tiles=tiles,
+    )  # fmt: skip
+    return {"algorithm": algorithm, "config": config}, report
 
 
 def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:

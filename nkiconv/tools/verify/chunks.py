@@ -52,20 +52,13 @@ def verify_chunks(
         advance(f"running {title} in chunks", None)
         epilogue = Epilogue(initial_frames=cache, num_frames=kept, return_final_frames=kept)
         request = Request(problem=part, lnc=2, asked=epilogue.asked(), operation=OPERATION.name)
-        choice, tiles = settings_of(OPERATION, request, None, None)
+        choice, report = settings_of(title, OPERATION, request, None, None)
         run = run_conv(_frames(x, begin + kept, end + kept), w, part, epilogue=epilogue, **choice)
         y, cache = run.y
         reports.append(
-            Report(
-                name=title,
-                operation=OPERATION.name,
-                problem=part,
+            report(
                 lnc=2,
-                asked=request.asked,
-                algorithm=choice["algorithm"],
-                config=None,
-                tiles=tiles,
-                trace=None if tiles is None else run,
+                trace=run if run.provider == "simulator" else None,
                 seconds=run.seconds,
                 channels_checked=problem.K,
                 comparison=compare_channels(y, _frames(x, begin, end + kept), w, part, range(problem.K)),

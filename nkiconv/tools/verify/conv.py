@@ -60,7 +60,7 @@ def verify_conv(
     operation = operation_of(problem) if problem.transposed else OPERATIONS["conv3d" if problem.is_volume else "conv2d"]
     filter_layout = None if filter_layout in FIRST_LAYOUTS else filter_layout
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(filter_layout=filter_layout))
-    choice, tiles = settings_of(operation, request, algorithm, config)
+    choice, report = settings_of(name, operation, request, algorithm, config)
     chosen = _chosen_channels(problem, channels)
     runs: list[KernelRun] = []
     for lnc in degrees:
@@ -78,16 +78,9 @@ def verify_conv(
     for lnc, run in zip(degrees, runs, strict=True):
         identical = None if run is runs[0] else run.y.tobytes() == first.tobytes()
         reports.append(
-            Report(
-                name=name,
-                operation=operation.name,
-                problem=problem,
+            report(
                 lnc=lnc,
-                asked=request.asked,
-                algorithm=choice["algorithm"],
-                config=config,
-                tiles=tiles,
-                trace=None if tiles is None else run,
+                trace=run if run.provider == "simulator" else None,
                 seconds=run.seconds,
                 channels_checked=len(chosen),
                 comparison=comparison if identical is not False else compared(run.y),

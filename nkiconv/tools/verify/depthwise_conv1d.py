@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._nki import CHOICE
 from ...api.calls import KernelRun
 from ...api.depthwise_conv1d import run_depthwise_conv1d
 from ...api.epilogue import Epilogue
@@ -67,11 +68,11 @@ def verify_depthwise_conv1d(
     Returns: a report for each degree, and y or None.
     """
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked())
-    choice, tiles = settings_of(OPERATION, request, algorithm, config)
+    choice, report = settings_of(name, OPERATION, request, algorithm, config)
     tallies = []
     for lnc in degrees:
         trace = None
-        if tiles is not None:
+        if CHOICE.provider != "aws":
             advance(f"tracing {name}", None)
             specs = dataclasses.replace(epilogue, bias=_spec(epilogue.bias), residual=_spec(epilogue.residual))
             how: dict[str, Any] = {"lnc": lnc, "trace_only": True, "epilogue": specs, **choice}
@@ -87,15 +88,8 @@ def verify_depthwise_conv1d(
         _run_block(x, w, problem, block, tallies, epilogue, choice)
     advance(f"checking {name}", 1.0)
     reports = [
-        Report(
-            name=name,
-            operation=OPERATION.name,
-            problem=problem,
+        report(
             lnc=tally.lnc,
-            asked=request.asked,
-            algorithm=choice["algorithm"],
-            config=config,
-            tiles=tiles,
             trace=tally.trace,
             seconds=tally.seconds,
             num_blocks=len(blocks),

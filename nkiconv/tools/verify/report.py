@@ -29,7 +29,7 @@ class Report:
     algorithm: str
     config: Config  # settings that were asked for
     tiles: dict[str, int] | None  # None where AWS's NKI ran
-    trace: KernelRun | None  # counts of the whole problem; None where AWS's NKI ran
+    trace: KernelRun | None  # a run with counts of the whole problem; None where AWS's NKI ran
     seconds: float  # of all blocks, without reference and trace
     channels_checked: int  # of the output
     comparison: Comparison
