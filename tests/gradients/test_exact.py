@@ -203,6 +203,11 @@ def _table():
     sizes = dict.fromkeys(("rows", "columns", "down", "across", "groups", "split"), 1)
     axes = [(1, 1, 1, 1, 0, 1), (1, 1, 1, 1, 1, 4)]
     found["diagonals: a half of few"] = (3, 1, 1, 1), axes, "diagonals", sizes | {"side": 4, "strips": 0}, True
+    # units along two axes, with one pixel a row: row tiles of them share DMAs
+    sizes = dict.fromkeys(("columns", "down", "across", "beside", "groups", "below"), 1)
+    sizes |= {"rows": 2, "side": 4, "strips": 0, "split": 0}
+    axes = [(34, 1, 2, 1, 0, 0), (1, 1, 1, 1, 0, 0)]
+    found["diagonals: row tiles of single columns"] = (24, 4, 8, 4), axes, "diagonals", sizes, True
     for place, (why, (channels, sizes)) in enumerate(LINES.items()):
         axes = [(size, 1, 1, 1, 0, 0) for size in sizes]
         found[f"lines: {why}"] = channels, axes, "blocks", LINE | {"split": place % 2}, True
@@ -250,7 +255,7 @@ RUNS += [
 
 @pytest.mark.cover(64, keep=[
     "strides, dilations, cropped-False-fp32 as bf16", "gangs: rows of windows in several loads-False-bf16",
-    "cut 12-False-bf16",
+    "cut 12-False-bf16", "diagonals: row tiles of single columns-False-bf16",
 ])  # fmt: skip
 @pytest.mark.parametrize(("why", "is_last", "dtype"), RUNS)
 def test_every_problem(why, is_last, dtype):

@@ -171,7 +171,7 @@ def load_units(hbm, strides, tile_sbuf, loads, stacks):
         into = tile_sbuf[(slice(part, part + units_in(units)), *own)]
         rows, columns, channels = ([strides[axis], count] for axis, count in zip((2, 3, 0), into.shape[1:]))
         free = [rows, columns, channels] if last else [channels, rows, columns]
-        pattern = (units or [[1, 1]]) + [one for one in free[:-1] if one[1] > 1] + free[-1:]
+        pattern = (units or [[1, 1]]) + [one for one in free if one[1] > 1]
         copy(as_stored(into, last), hbm.ap(pattern=pattern, offset=offset))
 
 
