@@ -54,7 +54,13 @@ _DEPTHWISE = ConvProblem(N=2, C=192, H=28, W=28, groups=192, R=7, S=7, padding=(
 _VIDEO = ConvProblem(N=1, C=96, D=4, H=60, W=104, K=96, T=3, R=3, S=3, padding=((2, 0), (1, 1), (1, 1)))
 _ROWS = ConvProblem(N=1, C=4096, W=2048, S=4, groups=4096, padding=((0, 0), (3, 0)))
 _RGB = ConvProblem(N=1, C=3, H=256, W=256, K=128, R=3, S=3, padding=((1, 1), (1, 1)), layout="NHWC")
-#: Biases, which no named case has, `activation_stationary` of few channels, and gradients of patch embeddings.
+_WAN = ConvProblem(N=1, C=96, D=4, H=64, W=416, K=96, T=3, R=3, S=3, padding=((0, 0), (1, 1), (1, 1)))
+_LATENT = ConvProblem(N=1, C=512, H=64, W=64, K=512, R=3, S=3, padding=((1, 1), (1, 1)))
+_PLANES = ConvProblem(N=1, C=256, H=128, W=128, K=256, R=3, S=3, padding=((1, 1), (1, 1)))
+_PROLOGUE = {"x_scale": "image", "x_shift": "image", "x_activation": "silu"}
+_NORM = {"bias": True, "y_norm": "rms", "y_norm_weight": True, "activation": "silu"}
+_SUMMED = {"bias": True, "residual": "pre_activation"}
+#: What no named case has: biases, few channels of NHWC, gradients of patch embeddings, fused blocks, fp32 products.
 OTHERS = {
     "3x3 bias": Request(problem=_IMAGE, asked=Asked(bias=True)),
     "depthwise 7x7 bias": Request(problem=_DEPTHWISE, asked=Asked(bias=True)),
@@ -67,6 +73,23 @@ OTHERS = {
     "patches dgrad NHWC": Request(problem=_PATCHES.replace(layout="NHWC").toward("dgrad")),
     "patches wgrad NCHW": Request(problem=_PATCHES.toward("wgrad")),
     "patches wgrad NHWC": Request(problem=_PATCHES.replace(layout="NHWC").toward("wgrad")),
+    "3x3 prologue": Request(problem=_LATENT, asked=Asked(**_PROLOGUE)),
+    "3x3 group norm block": Request(problem=_LATENT, asked=Asked(**_PROLOGUE, **_SUMMED, return_stats="channel")),
+    "3x3 statistics": Request(problem=_PLANES, asked=Asked(bias=True, return_stats="channel")),
+    "3x3 upsampled": Request(problem=_PLANES, asked=Asked(bias=True, x_upsample=2)),
+    "video 96 norm": Request(problem=_WAN.replace(H=240), asked=Asked(**_NORM)),
+    "video 96 norm of a sum": Request(
+        problem=_WAN, asked=Asked(**_NORM, residual="pre_activation", return_before_norm=True)
+    ),
+    "video 96 frames": Request(problem=_WAN, asked=Asked(bias=True, initial_frames=2, return_final_frames=2)),
+    "3x3 norm": Request(problem=_PLANES, asked=Asked(**_NORM)),
+    "depthwise rows gated": Request(problem=_ROWS, asked=Asked(chunks="BCx")),
+    "depthwise rows GLU": Request(problem=_ROWS, asked=Asked(chunks="xG", bias=True, activation="silu")),
+    "depthwise rows states": Request(
+        problem=_ROWS, asked=Asked(initial_state=True, return_final_state=True, activation="silu")
+    ),
+    "fp32 3x3 by fp16x3": Request(problem=_LATENT.replace(dtype="fp32"), asked=Asked(precision="fp16x3")),
+    "video 96 winograd": Request(problem=_WAN.replace(dtype="fp16"), asked=Asked(precision="winograd")),
 }
 #: Instructions of a kernel, all cores, from which its row has none of the rest: it is not traced.
 MOST = 100_000
