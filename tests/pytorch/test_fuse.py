@@ -288,6 +288,7 @@ def test_alike_rows_of_a_report_are_one():
     assert norms == ["0.norm1 +2 more norm one call with act -> conv1", second]
     model = nn.Sequential(nn.Conv2d(C, C, 3), nn.BatchNorm2d(C), nn.ReLU()).eval()
     lines = str(convert(model, fuse=True, fold_batchnorm=True))
+    assert "1 of 1 batch norms folded into convolutions" in lines
     assert "folded into 0" in lines
     assert "norms fused" not in lines
 

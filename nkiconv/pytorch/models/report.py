@@ -209,6 +209,9 @@ class Report:
         yield text if self.measured else f"{text}; example_inputs would tell their share of the flops"
         if self.functional:
             yield "torch's convolution functions are nkiconv's in the model's forward"
+        if self.folds:
+            folded = sum(fold.folded for fold in self.folds)
+            yield f"{folded} of {len(self.folds)} batch norms folded into convolutions"
         if ends := sum(bool(entry.epilogue) for entry in self.entries):
             yield f"{ends} convolutions with the sum or the activation after them in their call"
         if self._norms:
