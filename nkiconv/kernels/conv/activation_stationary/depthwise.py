@@ -327,11 +327,11 @@ class BlockCore(Core):
             pattern = [[-rows, plan.rows], [-columns, plan.width], [length, cn], [1, run]]
             src = self.lines_hbm.ap(pattern=pattern, offset=at * length + start - plan.place_of(0))
             copy(tile_sbuf[0 : plan.size, 0:cn, 0:run], src)
-        places = 0 if plan.settings.staged else plan.size
-        for place, (line, done, count) in itertools.product(range(places), parts_of_images(at, cn, P_MAX)):
-            offset = (at + done) % P_MAX * length + start - plan.place_of(place)
-            src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=offset)
-            copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
+        else:
+            for place, (line, done, count) in itertools.product(range(plan.size), parts_of_images(at, cn, P_MAX)):
+                offset = (at + done) % P_MAX * length + start - plan.place_of(place)
+                src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=offset)
+                copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
         return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn, plan.settings.rows, plan.pitch))
 
     def matrix_jobs(self, tile_sbuf, cn):
