@@ -101,18 +101,9 @@ class Fused(Freezes):
         conv = cast("torch.nn.Conv1d", self)
         weight, packed = self._filters(input)
         input, padding = self._around(input)
-        return function(
-            input,
-            weight,
-            conv.bias,
-            conv.stride,
-            padding,
-            conv.dilation,
-            conv.groups,
-            residual=residual,
-            packed=packed,
-            **{"residual_position": self.residual_position, **self._fused(), **more},
-        )
+        numbers = conv.stride, padding, conv.dilation, conv.groups
+        named = {"residual_position": self.residual_position, **self._fused(), **more}
+        return function(input, weight, conv.bias, *numbers, residual=residual, packed=packed, **named)
 
     __prepare_scriptable__ = refuse_script
 

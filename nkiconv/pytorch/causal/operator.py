@@ -244,22 +244,14 @@ def _packed_backward_by_rows(*args: Any) -> Any:
 
 
 CAUSAL_CONV1D = define(
-    "causal_conv1d",
-    arguments_of(Call),
-    tuple[Tensor, Tensor],
-    _forward,
-    _fake,
-    autograd.Derivatives(_remember, _backward, _forward_mode),
-    Transforms(_batched, _flops, _by_rows),
-)
+    "causal_conv1d", arguments_of(Call), tuple[Tensor, Tensor], _forward, _fake,
+    autograd.Derivatives(_remember, _backward, _forward_mode), Transforms(_batched, _flops, _by_rows),
+)  # fmt: skip
 PACKED_BACKWARD = define(
-    "causal_conv1d_packed_backward",
-    arguments_of(PackedCall),
-    tuple[Tensor, Tensor, Tensor, Tensor],
-    functools.partial(_packed_backward, dispatch.convolve),
-    _packed_backward_fake,
+    "causal_conv1d_packed_backward", arguments_of(PackedCall), tuple[Tensor, Tensor, Tensor, Tensor],
+    functools.partial(_packed_backward, dispatch.convolve), _packed_backward_fake,
     autograd.running_again(
         functools.partial(_packed_backward, call), 8, lambda _: f"{_NAME}: packed sequences (cu_seqlens, seq_idx)"
     ),
     Transforms(None, _packed_backward_flops, _packed_backward_by_rows),
-)
+)  # fmt: skip

@@ -51,17 +51,8 @@ def causal(
     channels: int, zeros: int, activation: str | None = None, layer: str | None = None, strict_nonfinite: bool = False
 ) -> Convolution:
     """The depthwise convolution of so many channels, with `zeros` before each row and none after."""
-    return Convolution(
-        name="depthwise_conv1d",
-        stride=(1,),
-        padding=((zeros, 0),),
-        dilation=(1,),
-        lhs_dilation=(1,),
-        groups=channels,
-        activation=activation,
-        layer=layer or "causal_conv1d",
-        strict_nonfinite=strict_nonfinite,
-    )
+    numbers, layer = ((1,), ((zeros, 0),), (1,), (1,), channels), layer or "causal_conv1d"
+    return Convolution("depthwise_conv1d", *numbers, activation, layer=layer, strict_nonfinite=strict_nonfinite)
 
 
 @functools.lru_cache

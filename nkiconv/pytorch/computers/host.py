@@ -101,19 +101,9 @@ def filters_gradient(given: FilterCall) -> Filters:
     """(dw of size and dtype, db [K] or None): torch's, summed in fp32, or float64 where x is."""
     asked, x, g, size, dtype, bias = given
     images, symmetric = padded(asked, wide(x))
-    _, dw, db = torch.ops.aten.convolution_backward.default(
-        wide(g),
-        images,
-        images.new_empty(size),  # only its shape is read
-        [size[0]] if bias else None,
-        asked.stride,
-        symmetric,
-        asked.dilation,
-        False,
-        [0] * asked.rank,
-        asked.groups,
-        [False, True, bias],
-    )
+    like, sizes = images.new_empty(size), [size[0]] if bias else None  # of which shapes are read
+    numbers = asked.stride, symmetric, asked.dilation, False, [0] * asked.rank, asked.groups, [False, True, bias]
+    _, dw, db = torch.ops.aten.convolution_backward.default(wide(g), images, like, sizes, *numbers)
     return dw.to(dtype).contiguous(), db if bias else None
 
 

@@ -247,19 +247,16 @@ class ModelPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+
+        def own(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names}
+
         return {
-            "lnc": self.lnc,
-            "ran_on": self.ran_on,
-            "because": self.because,
+            **own("lnc", "ran_on", "because"),
             "flops": self.flops.as_dict(),
-            "modelled_us": self.modelled_us,
-            "statistics_us": self.statistics_us,
-            "launches": self.launches,
+            **own("modelled_us", "statistics_us", "launches"),
             **({} if self.launch_cost is None else {**self.launch_cost.as_dict(), "total_us": self.total_us}),
-            "hbm_bytes": self.hbm_bytes,
-            "instructions": self.instructions,
-            "cache_bytes": self.cache_bytes,
-            "graphs": self.graphs,
+            **own("hbm_bytes", "instructions", "cache_bytes", "graphs"),
             "cuts": [list(one) for one in self.cuts],
             "roofline_fraction": self.roofline_fraction,
             "directions": {

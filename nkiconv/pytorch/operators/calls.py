@@ -19,10 +19,7 @@ from .tensor_kinds import memory_format
 #: with a norm over the channels of y's pixels.
 WITH_FRAMES, WITH_PROLOGUE, WITH_STATS, WITH_NORM = "_with_frames", "_with_prologue", "_with_stats", "_with_norm"
 _NUMBERS: Arguments = {
-    "stride": Sequence[int],
-    "padding": Sequence[int],
-    "dilation": Sequence[int],
-    "lhs_dilation": Sequence[int],
+    **dict.fromkeys(("stride", "padding", "dilation", "lhs_dilation"), Sequence[int]),
     "groups": int,
     "activation": str | None,
     "residual_position": str,

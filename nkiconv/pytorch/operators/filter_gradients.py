@@ -29,10 +29,7 @@ from .registrar import Arguments, Transforms, define
 _ARGUMENTS: Arguments = {
     "input": Tensor,
     "grad": Tensor,
-    "size": Sequence[int],
-    "stride": Sequence[int],
-    "padding": Sequence[int],
-    "dilation": Sequence[int],
+    **dict.fromkeys(("size", "stride", "padding", "dilation"), Sequence[int]),
     "groups": int,
     "bias": bool,
     "dtype": torch.dtype,

@@ -225,30 +225,18 @@ def _norm_batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tup
 
 
 define(
-    "channel_stats",
-    {"input": Tensor},
-    Tensor,
-    _stats_forward,
-    _stats_fake,
-    _derivatives(lambda stats: stats),
+    "channel_stats", {"input": Tensor}, Tensor, _stats_forward, _stats_fake, _derivatives(lambda stats: stats),
     Transforms(_stats_batched, None, lambda *_: ((0,), [sharding.SECOND])),
-)
+)  # fmt: skip
 define(
-    "known_stats",
-    {"input": Tensor, "stats": Tensor},
-    Tensor,
-    _known_forward,
-    _known_forward,
+    "known_stats", {"input": Tensor, "stats": Tensor}, Tensor, _known_forward, _known_forward,
     _derivatives(lambda stats: stats.transpose(0, 1)),
     Transforms(_known_batched, None, lambda *_: ((0, 1), [sharding.SHARDED])),
-)
+)  # fmt: skip
 _AFFINE = {"weight": Tensor | None, "bias": Tensor | None}
 define(
-    "norm_scale_shift",
-    {"stats": Tensor, **_AFFINE, **arguments_of(Norm)},
-    tuple[Tensor, Tensor, Tensor, Tensor],
-    _norm_checked(statistics.norm_scale_shift),
-    _norm_checked(statistics.norm_by_torch),
+    "norm_scale_shift", {"stats": Tensor, **_AFFINE, **arguments_of(Norm)}, tuple[Tensor, Tensor, Tensor, Tensor],
+    _norm_checked(statistics.norm_scale_shift), _norm_checked(statistics.norm_by_torch),
     autograd.Derivatives(_norm_remember, _norm_backward, _norm_forward_mode),
     Transforms(_norm_batched, None, lambda *_: None),
-)
+)  # fmt: skip
