@@ -28,18 +28,9 @@ def flag_of(where: str, activation: Any) -> str | None:
 
 
 def check_fn(
-    where: str,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    conv_states: Any,
-    query_start_loc: Any,
-    cache_indices: Any,
-    has_initial_state: Any,
-    blocks: tuple[Any, ...],
-    block_size: Any,
-    pad_slot_id: Any,
-) -> None:
+    where: str, x: Any, weight: Any, bias: Any, conv_states: Any, query_start_loc: Any, cache_indices: Any,
+    has_initial_state: Any, blocks: tuple[Any, ...], block_size: Any, pad_slot_id: Any,
+) -> None:  # fmt: skip
     """Refuse arguments of causal_conv1d_fn that do not go together, naming all violated rules.
 
     blocks: in the order of _BLOCKS. Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
@@ -68,18 +59,9 @@ def check_fn(
 
 
 def check_update(
-    where: str,
-    x: Any,
-    conv_state: Any,
-    weight: Any,
-    bias: Any,
-    conv_state_indices: Any,
-    num_accepted_tokens: Any,
-    query_start_loc: Any,
-    max_query_len: Any,
-    blocks: tuple[Any, ...],
-    pad_slot_id: Any,
-) -> int:
+    where: str, x: Any, conv_state: Any, weight: Any, bias: Any, conv_state_indices: Any, num_accepted_tokens: Any,
+    query_start_loc: Any, max_query_len: Any, blocks: tuple[Any, ...], pad_slot_id: Any,
+) -> int:  # fmt: skip
     """The same for causal_conv1d_update; the tokens of the longest sequence. blocks: the last, and the initial one."""
     summary = f"{where} cannot run this call"
     named = dict(zip(_BLOCKS[1:3], blocks, strict=True))

@@ -24,16 +24,9 @@ INTEGERS = (torch.int32, torch.int64)
 
 @once
 def check_call(
-    where: str,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    initial_states: Any,
-    cu_seqlens: Any,
-    seq_idx: Any,
-    return_final_states: bool,
-    final_states_out: Any = None,
-) -> None:
+    where: str, x: Any, weight: Any, bias: Any, initial_states: Any, cu_seqlens: Any, seq_idx: Any,
+    return_final_states: bool, final_states_out: Any = None,
+) -> None:  # fmt: skip
     """Refuse arguments of causal_conv1d_fn that do not go together, naming all violated rules.
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
@@ -49,15 +42,9 @@ def check_call(
 
 
 def check_update(
-    where: str,
-    x: Any,
-    conv_state: Any,
-    weight: Any,
-    bias: Any,
-    cache_seqlens: Any,
-    conv_state_indices: Any,
+    where: str, x: Any, conv_state: Any, weight: Any, bias: Any, cache_seqlens: Any, conv_state_indices: Any,
     direct: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """The same for causal_conv1d_update; x: [N, C, L]; direct: as `once` has it."""
     _check_update(where, x, conv_state, weight, bias, cache_seqlens, conv_state_indices, direct=direct)
     if conv_state_indices is not None and has_values(conv_state_indices):

@@ -208,7 +208,13 @@ def backward(
     of_x = of_w = of_bias = of_states = None
     spread = of_z.new_zeros(row.shape[0], packing.length - packing.gap).index_copy(1, columns, of_z)
     if needs[0] or needs[3]:
-        of_row = _of_row(packing, asked, spread, g_final, w, convolve)
+        residual = None
+        if g_final is not None:
+            residual = spread.new_zeros(1, row.shape[0], packing.length)
+            residual = residual.index_copy(2, packing.final(), g_final.transpose(0, 1).flatten(1)[None])
+        of, filters = gradients.of_input(asked.plain(), torch.Size([packing.length]), w)
+        assert of.padding == ((packing.gap, packing.gap),)
+        of_row = convolve(Called(of, spread[None], filters, residual=residual))[0]
         of_x = packing.put(of_row.index_select(1, columns + packing.gap), x.shape)
         of_states = packing.as_states(of_row.index_select(1, packing.initial()))
     if needs[1]:
@@ -218,26 +224,6 @@ def backward(
     if of_bias is not None and bias is not None:
         of_bias = of_bias.to(bias.dtype)
     return of_x if needs[0] else None, of_w, of_bias, of_states if needs[3] else None
-
-
-def _of_row(
-    packing: Packing,
-    asked: Convolution,
-    spread: torch.Tensor,
-    g_final: torch.Tensor | None,
-    w: torch.Tensor,
-    convolve: Convolve,
-) -> torch.Tensor:
-    """dL/d row [C, length], by the kernel. spread: dL/d outputs of the row, zeros where these are no token's."""
-    channels, width = w.shape[0], w.shape[2]
-    residual = None
-    if g_final is not None:
-        residual = spread.new_zeros(1, channels, packing.length)
-        residual = residual.index_copy(2, packing.final(), g_final.transpose(0, 1).flatten(1)[None])
-    of, filters = gradients.of_input(asked.plain(), torch.Size([packing.length]), w)
-    assert of.padding == ((width - 1, width - 1),)
-    found: torch.Tensor = convolve(Called(of, spread[None], filters, residual=residual))
-    return found[0]
 
 
 def _of_filters(

@@ -21,18 +21,9 @@ from ..operators.tensor_kinds import DTYPES
 
 
 def _convolution(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    *,
-    strict_nonfinite: bool | None,
-) -> Any:
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any,
+    groups: int, *, strict_nonfinite: bool | None,
+) -> Any:  # fmt: skip
     """`torch.convolution`, which graphs of torch.export have in the place of all others."""
     rank = weight.dim() - 2
     if rank not in (1, 2, 3):
