@@ -17,6 +17,7 @@ from .found import Context, Problem
 from .project import Project
 from .reach import Reached
 from .rules import DEFAULT_VERSION, RULES, VERSIONS, Rule
+from .source import FUNCTIONS
 
 __all__ = ["DEFAULT_VERSION", "RULES", "VERSIONS", "Finding", "Report", "Rule", "lint"]
 
@@ -107,7 +108,7 @@ def lint(
         excused = problem.source.excused.get(finding.line, frozenset())
         if rule.holds(nki, strict=strict) and rule.id not in excused and rule.id not in ignore:
             found.add(finding)
-    functions = sum(unit.is_function for unit in reached.units)
+    functions = sum(isinstance(unit.node, FUNCTIONS) for unit in reached.units)
     return Report(tuple(sorted(found)), tuple(project.broken), len(project.sources), len(reached.kernels), functions)
 
 

@@ -32,11 +32,6 @@ class Unit:
     #: what it mentions by a bare name, without the module's before it: name -> function, class or constant
     names: dict[str, Definition | Value] = field(default_factory=dict)
 
-    @property
-    def is_function(self) -> bool:
-        """Whether it is a function or method, not a class."""
-        return isinstance(self.node, FUNCTIONS)
-
     @cached_property
     def bound(self) -> frozenset[str]:
         """Names that the function binds, which hide the module's; none for a class."""
@@ -207,12 +202,11 @@ class Reached:
                 self._follow(self._unread.popleft())
             for unit in list(self._classes):
                 for node in unit.node.body:
-                    if isinstance(node, FUNCTIONS) and node not in self._known and self._is_used(node.name):
+                    if not isinstance(node, FUNCTIONS) or node in self._known:
+                        continue
+                    if node.name in self._attributes or (node.name.startswith("__") and node.name.endswith("__")):
                         unit.uses.add(node)
                         self._reach(unit.source, node, unit.kernel).is_called = True
-
-    def _is_used(self, method: str) -> bool:
-        return method in self._attributes or (method.startswith("__") and method.endswith("__"))
 
 
 def _annotations(node: Function | ast.ClassDef) -> Iterator[ast.expr]:

@@ -56,8 +56,8 @@ class Chains:
 
     rounds = 100
 
-    def __init__(self, device: Device, calls: int = CALLS) -> None:
-        self._device, self._calls = device, calls
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self.name, self.description = device.clock, device.description
         self._arrays: dict[str, list[Call]] = {}
         self._launched: dict[str, Any] = {}
@@ -66,9 +66,9 @@ class Chains:
         """Of a call in the graph."""
         if probe.name not in self._launched:
             self._launched[probe.name] = on_cores(probe.kernel, LNC)
-            self._arrays[probe.name] = [(zeros(probe),) for _ in range(self._calls)]
+            self._arrays[probe.name] = [(zeros(probe),) for _ in range(CALLS)]
         launched, calls = self._launched[probe.name], self._arrays[probe.name]
-        return self._device.seconds(launched, calls, probe.arguments(count)) / self._calls
+        return self._device.seconds(launched, calls, probe.arguments(count)) / CALLS
 
     def forget(self) -> None:
         """Drop graphs and arrays."""

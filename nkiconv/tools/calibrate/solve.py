@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..._nki import CHOICE
 from ...simulator.profiling import Advance, ignore
@@ -28,11 +27,9 @@ def solve(
     found = in_own_process(
         __name__, {"slopes": [dataclasses.asdict(one) for one in slopes]}, "solving for the constants"
     )
-    return [Estimate(**one) for one in found["estimates"]], [_fit(one) for one in found["fits"]]
-
-
-def _fit(values: dict[str, Any]) -> Fit:
-    return Fit(**{**values, "slope": Slope(**values["slope"])})
+    return [Estimate(**one) for one in found["estimates"]], [
+        Fit(**{**one, "slope": Slope(**one["slope"])}) for one in found["fits"]
+    ]
 
 
 if __name__ == "__main__":

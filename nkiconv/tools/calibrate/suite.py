@@ -27,23 +27,20 @@ def _stream(
     *constants: str,
     engine: str = "vector",
     dtype: str = "bfloat16",
-    tiles: int = 8,
 ) -> Probe:
     """Independent instructions, on several tiles in rotation."""
-    steps = (step,) if isinstance(step, str) else step
+    steps, tiles = (step,) if isinstance(step, str) else step, 8
     settings = {"steps": steps, "engines": (engine,) * len(steps), "columns": columns, "tiles": tiles}
     shape, design = (streams.PARTITIONS, (tiles + 1) * columns), _FEW if columns < 64 else _MANY
     return Probe(name, design, streams.stream, shape, (64, 512), constants, settings, dtype)
 
 
-def _chain(
-    name: str, steps: tuple[str, ...], engines: tuple[str, ...], *constants: str, design: str = _CHAIN, rounds: int = 1
-) -> Probe:
+def _chain(name: str, steps: tuple[str, ...], engines: tuple[str, ...], *constants: str, design: str = _CHAIN) -> Probe:
     """Instructions on one tile, on these engines in rotation."""
     settings = {"steps": steps, "engines": engines, "columns": 8, "tiles": 1}
     counts = 12 * len(steps), 120 * len(steps)
     shape = streams.PARTITIONS, 16
-    return Probe(name, design, streams.stream, shape, counts, constants, settings, rounds=rounds)
+    return Probe(name, design, streams.stream, shape, counts, constants, settings)
 
 
 def _vector() -> list[Probe]:

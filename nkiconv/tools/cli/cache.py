@@ -48,7 +48,12 @@ def show(stale: Stale = False, as_json: JsonOption = False) -> None:
     grid = Grid.of(f"{len(found)} files in {cache.directory()}", COLUMNS)
     for one in found:
         row = {name: value for name, value in _as_dict(one).items() if value is not None}
-        problem = " ".join([row.get("problem", one.file.name), *_words(row["asked"])])
+        problem = " ".join(
+            [
+                row.get("problem", one.file.name),
+                *(name if value is True else f"{name}={value}" for name, value in row["asked"].items()),
+            ]
+        )
         grid.put({**row, "problem": problem, "stale": "" if one.current else "yes"})
     grid.show(screen)
 
@@ -95,10 +100,6 @@ def _asked(one: Entry) -> dict[str, Any]:
     request = importlib.import_module("nkiconv.planner.request")
     plain, asked = dataclasses.asdict(request.Asked()), one.key.get("asked")
     return {name: value for name, value in asked.items() if value != plain.get(name)} if isinstance(asked, dict) else {}
-
-
-def _words(asked: dict[str, Any]) -> list[str]:
-    return [name if value is True else f"{name}={value}" for name, value in asked.items()]
 
 
 def _problem(one: Entry) -> str | None:

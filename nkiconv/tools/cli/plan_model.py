@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -236,15 +236,16 @@ def _cells(found: ModelPlan, row: Row) -> dict[str, Any]:
     }
 
 
-def _by(extents: Iterable[int]) -> str:
-    return " ".join(map(str, extents))
-
-
 def _kept_grid(found: ModelPlan) -> Grid:
     headings = "layer", "calls", "input * filters", "because"
     grid = Grid("convolutions that stay in torch", headings, ("layer", "input * filters", "because"))
     for one in found.kept:
-        grid.add(one.other.layer or "(the model)", str(one.calls), " * ".join(map(_by, one.other.shapes)), one.reason)
+        grid.add(
+            one.other.layer or "(the model)",
+            str(one.calls),
+            " * ".join(" ".join(map(str, shape)) for shape in one.other.shapes),
+            one.reason,
+        )
     return grid
 
 

@@ -79,7 +79,7 @@ class Shape:
             "N": 1 if self.N is None else self.N,
             "groups": self._groups(rows),
             "dtype": dtype or "bf16",
-            "layout": _layout(layout, volume),
+            "layout": {"NCHW": "NCDHW", "NHWC": "NDHWC"}.get(layout or "", layout) if volume else layout,
         }
         make = self._transposed if self.transposed else self._forward
         problem = make(typed, 3 if volume else 2, rows, fields)
@@ -168,11 +168,6 @@ def chosen_cases(
     if not names and not shape.given:
         raise UnsupportedError("CASE: none is named; name one (nkiconv cases), or give a shape: --C 512 --W 5000 --S 8")
     return [shape.case(dtype, layout).toward(direction)] if shape.given else named_cases(names, layout, direction)
-
-
-def _layout(layout: str | None, volume: bool) -> Any:
-    """A layout by ConvProblem's name, with D for volumes; None for the default."""
-    return {"NCHW": "NCDHW", "NHWC": "NDHWC"}.get(layout or "", layout) if volume else layout
 
 
 def _places(value: Any, axes: int, rows: bool) -> tuple[int, ...]:

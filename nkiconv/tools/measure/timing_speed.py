@@ -43,9 +43,9 @@ class TimingSpeed:
         return {**vars(self), "seconds": self.seconds, "aim_seconds": AIM_SECONDS, "aim_gb": AIM_GB}
 
 
-def timing_speed(instructions: int = INSTRUCTIONS) -> TimingSpeed:
-    """Time a program of `instructions` (one load of a filter, then whole tiles of 9) as `profile` does."""
-    num_tiles = (instructions - 1) // _PER_TILE
+def timing_speed() -> TimingSpeed:
+    """Time a program of `INSTRUCTIONS` (one load of a filter, then whole tiles of 9) as `profile` does."""
+    num_tiles = (INSTRUCTIONS - 1) // _PER_TILE
     args = ArraySpec((num_tiles * _ROWS, _COLUMNS), "bfloat16"), ArraySpec((_ROWS, _ROWS), "bfloat16"), num_tiles
     with without_collector():
         began = time.perf_counter()
@@ -56,12 +56,8 @@ def timing_speed(instructions: int = INSTRUCTIONS) -> TimingSpeed:
         built = time.perf_counter()
         run(tasks, prices, rates)
         done = time.perf_counter()
-    return TimingSpeed(len(tasks), traced - began, built - traced, done - built, _peak_gb())
-
-
-def _peak_gb() -> float:
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+    return TimingSpeed(len(tasks), traced - began, built - traced, done - built, peak)
 
 
 @simulator.jit

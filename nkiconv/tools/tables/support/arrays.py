@@ -110,20 +110,8 @@ def _filter_layout(operands: Operands) -> Mapping[str, Any]:
     return {"w": operands.array((*taps, inputs, filters)), "filter_layout": list(FILTERS[operands.axes])[1]}
 
 
-def _packed(operands: Operands) -> Mapping[str, Any]:
-    return {"w": pack_filter(operands.array((K, C, *[TAPS] * max(2, operands.axes))))}
-
-
 def _residual(**more: Any) -> Callable[[Operands], Mapping[str, Any]]:
     return lambda operands: {"residual": operands.array(operands.y, "fp32"), **more}
-
-
-def _state(operands: Operands) -> Mapping[str, Any]:
-    return {"initial_state": operands.array((N, C, TAPS - 1)), "padding": "causal"}
-
-
-def _frames(operands: Operands) -> Mapping[str, Any]:
-    return {"initial_frames": operands.array((N, C, 2, SIZE, SIZE))}
 
 
 ROWS = (
@@ -140,7 +128,11 @@ ROWS = (
     Row("several filters a channel", "", _multiplied),
     Row("`layout`", "channels last", _channels_last),
     Row("`filter_layout`", "", _filter_layout),
-    Row("w of `pack_filter`", "", _packed),
+    Row(
+        "w of `pack_filter`",
+        "",
+        lambda operands: {"w": pack_filter(operands.array((K, C, *[TAPS] * max(2, operands.axes))))},
+    ),
     Row("`bias`", "", lambda operands: {"bias": operands.array(operands.y[1:2], "fp32")}),
     Row("`x_scale`", "of channels", lambda operands: {"x_scale": operands.array(operands.x[1:2], "fp32")}),
     Row("`x_shift`", "of images", lambda operands: {"x_shift": operands.array(operands.x[:2], "fp32")}),
@@ -153,9 +145,13 @@ ROWS = (
     Row("`residual`", "times `beta`", _residual(beta=0.5)),
     *(Row("`out_dtype`", name, always(out_dtype=name)) for name in DTYPES),
     *(Row("`precision`", name, always(precision=name)) for name in PRECISIONS),
-    Row("`initial_state`", "", _state),
+    Row(
+        "`initial_state`",
+        "",
+        lambda operands: {"initial_state": operands.array((N, C, TAPS - 1)), "padding": "causal"},
+    ),
     Row("`return_final_state`", "", always(return_final_state=True, padding="causal")),
-    Row("`initial_frames`", "", _frames),
+    Row("`initial_frames`", "", lambda operands: {"initial_frames": operands.array((N, C, 2, SIZE, SIZE))}),
     Row("`return_final_frames`", "", always(return_final_frames=True)),
     Row("`return_stats`", "", always(return_stats="channel")),
     Row("`strict_nonfinite`", "", always(strict_nonfinite=True)),

@@ -114,10 +114,6 @@ def _plain(operands: Operands) -> dict[str, Any]:
     return {images: operands.array(operands.x), filters: operands.array(operands.w)}
 
 
-def _plain_update(operands: Operands) -> dict[str, Any]:
-    return {**_plain(operands), "conv_state": operands.array((N, C, TAPS - 1))}
-
-
 def _plain_module(operands: Operands) -> dict[str, Any]:
     dtype = ASKED[operands.dtype]
     return {"in_channels": C, "out_channels": K, "kernel_size": TAPS, "device": "meta", "dtype": dtype}
@@ -132,7 +128,14 @@ FUNCTIONS = tuple(
         (("input", "weight"), depthwise_conv1d, (N, C, SIZE), (C, 1, TAPS), (N, C, OUT), _plain),
         (("input", "weight"), depthwise_conv2d, (N, C, SIZE, SIZE), (C, 1, TAPS, TAPS), (N, C, OUT, OUT), _plain),
         (("x", "weight"), causal_conv1d_fn, (N, C, SIZE), (C, TAPS), (N, C, SIZE), _plain),
-        (("x", "weight"), causal_conv1d_update, (N, C, SIZE), (C, TAPS), (N, C, SIZE), _plain_update),
+        (
+            ("x", "weight"),
+            causal_conv1d_update,
+            (N, C, SIZE),
+            (C, TAPS),
+            (N, C, SIZE),
+            lambda operands: {**_plain(operands), "conv_state": operands.array((N, C, TAPS - 1))},
+        ),
     )
 ) + tuple(
     Column(
@@ -161,15 +164,6 @@ def _filters(dtype: str) -> Callable[[Operands], Mapping[str, Any]]:
     return lambda operands: {operands.names[1]: operands.array(operands.w, dtype)}
 
 
-def _one_image(operands: Operands) -> Mapping[str, Any]:
-    return {operands.names[0]: operands.array(operands.x[1:])}
-
-
-def _one_step(operands: Operands) -> Mapping[str, Any]:
-    """Of decoding: [N, C]."""
-    return {operands.names[0]: operands.array(operands.x[:2])}
-
-
 def _grouped(operands: Operands) -> Mapping[str, Any]:
     first, second, *taps = operands.w
     return {"groups": 2, operands.names[1]: operands.array((first, second // 2, *taps))}
@@ -182,10 +176,6 @@ def _multiplied(operands: Operands) -> Mapping[str, Any]:
     lone = [1] * (len(operands.w) - operands.axes - 1)
     filters = {operands.names[1]: operands.array((2 * C, *lone, *[TAPS] * operands.axes))}
     return {**filters, "groups": C} if operands.w[0] == K else filters
-
-
-def _bias(operands: Operands) -> Mapping[str, Any]:
-    return {"bias": operands.array(operands.y[1:2], "fp32")}
 
 
 def _residual(position: str) -> Callable[[Operands], Mapping[str, Any]]:
@@ -205,10 +195,6 @@ def _sequences(operands: Operands) -> Mapping[str, Any]:
 def _packed(operands: Operands) -> Mapping[str, Any]:
     filters, inputs, *taps = operands.w
     return {"packed": operands.array((1, inputs, *(1, *taps)[-2:], filters))}
-
-
-def _states(operands: Operands) -> Mapping[str, Any]:
-    return {"initial_states": operands.array((N, C, TAPS - 1))}
 
 
 def _by(name: str) -> Callable[[Operands], Mapping[str, Any]]:
@@ -235,13 +221,13 @@ _GEOMETRY = (
 )
 ROWS = (
     *(Row("filters in", name, _filters(name)) for name in DTYPES.values()),
-    Row("x without its batch axis", "", _one_image),
-    Row("x of one step, [N, C]", "", _one_step),
+    Row("x without its batch axis", "", lambda operands: {operands.names[0]: operands.array(operands.x[1:])}),
+    Row("x of one step, [N, C]", "", lambda operands: {operands.names[0]: operands.array(operands.x[:2])}),
     *_GEOMETRY,
     Row("`groups`", "", _grouped),
     Row("several filters a channel", "", _multiplied),
     Row("`packed`, of `pack_filter`", "", _packed),
-    Row("`bias`", "", _bias),
+    Row("`bias`", "", lambda operands: {"bias": operands.array(operands.y[1:2], "fp32")}),
     Row("`x_scale`", "of channels", lambda operands: {"x_scale": operands.array(operands.x[1:2], "fp32")}),
     Row("`x_shift`", "of images", lambda operands: {"x_shift": operands.array(operands.x[:2], "fp32")}),
     Row("`x_activation`", "silu", always(x_activation="silu")),
@@ -250,7 +236,7 @@ ROWS = (
     *(Row("`residual`", position, _residual(position)) for position in ("pre_activation", "post_activation")),
     Row("`seq_idx`", "", _numbers(seq_idx=(N, SIZE))),
     Row("`cu_seqlens`", "", _sequences),
-    Row("`initial_states`", "", _states),
+    Row("`initial_states`", "", lambda operands: {"initial_states": operands.array((N, C, TAPS - 1))}),
     Row("`return_final_states`", "", always(return_final_states=True)),
     Row("`cache_seqlens`", "", _numbers(cache_seqlens=(N,))),
     Row("`conv_state_indices`", "", _numbers(conv_state_indices=(N,))),
