@@ -15,7 +15,7 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
 from nkiconv.pytorch.models import pixel_chains
 from nkiconv.pytorch.models.callers import within
-from nkiconv.pytorch.models.pending import Normed
+from nkiconv.pytorch.models.pending import Normed, Pending
 
 pytestmark = pytest.mark.usefixtures("published")
 X, STEM, ROWS, VIDEO = (2, C, 6, 5), (2, 3, 6, 5), (2, 11, C), (1, C, 3, 4, 5)
@@ -79,6 +79,23 @@ def test_norms_by_themselves():
     found[0].register_forward_hook(lambda _m, _x, y: seen.append(type(y)))
     assert calls(found, x) == "conv2d; conv_transpose2d"
     assert seen == [torch.Tensor]
+
+
+class Three:
+    """Of another library, which knows how to be added to tensors."""
+
+    def __radd__(self, y):
+        return y + 3
+
+    def __rmul__(self, y):
+        return y * 3
+
+
+def test_operators_between_pending_tensors_and_what_is_no_tensor():
+    pending = Pending()
+    pending.tensor = torch.ones(2)
+    for found, wanted in ((pending + Three(), 4.0), (pending * Three(), 3.0), (2 * pending, 2.0)):
+        assert found.tolist() == [wanted] * 2
 
 
 def test_norms_of_layers_by_themselves():

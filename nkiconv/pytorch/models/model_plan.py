@@ -355,9 +355,9 @@ def plan_model(
     _check(inputs, lnc, layout, mode, {"training": training, "advice": advice, **how, **options})
     advance("running the model", None)
     found = record(model, inputs, named or {}, training=training, **options)
-    rows = []
-    for i, (convolved, layers) in enumerate(found.convolved.items()):
-        told = _part(advance, layers[0] or "the model", i, len(found.convolved))
+    rows, layers_of = [], found.convolved
+    for i, (convolved, layers) in enumerate(layers_of.items()):
+        told = _part(advance, layers[0] or "the model", i, len(layers_of))
         names = tuple(dict.fromkeys(layers))
         convolved = _in_layout(convolved, layout)
         try:

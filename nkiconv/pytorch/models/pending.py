@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -132,16 +133,16 @@ class Pending:
             raise AttributeError(name)
         return getattr(self.value(), name)
 
-    def stepped(self, function: Any, *args: Any) -> Any:
-        """The result of a torch function that is a method of tensors too, without computing this where that can be."""
+    def stepped(self, function: Any, of_tensors: Callable[..., Any], *args: Any) -> Any:
+        """The result of a torch function without computing this where that can be; else what `of_tensors` gives."""
         found = self.step(function, args, {}) if self.is_open() else None
-        return getattr(self.value(), function.__name__)(*map(tensor_of, args)) if found is None else found
+        return of_tensors(self.value(), *map(tensor_of, args)) if found is None else found
 
     def __add__(self, other: Any) -> Any:
-        return self.stepped(torch.add, other)
+        return self.stepped(torch.add, operator.add, other)
 
     def __mul__(self, other: Any) -> Any:
-        return self.stepped(torch.mul, other)
+        return self.stepped(torch.mul, operator.mul, other)
 
     __radd__, __rmul__ = __add__, __mul__
 

@@ -147,7 +147,7 @@ class Pixels(Pending):
 
     def permute(self, *axes: Any, dims: Any = None) -> Any:
         """As torch.Tensor's."""
-        return self.stepped(torch.permute, *axes if dims is None else (dims,))
+        return self.stepped(torch.permute, Tensor.permute, *axes if dims is None else (dims,))
 
     def mul(self, other: Any) -> Any:
         """As torch.Tensor's."""
