@@ -28,7 +28,7 @@ def summary(report: Report, nki: str, *, strict: bool) -> str:
     if not report.kernels:
         return f"no @nki.jit in {_count(report.files, 'file')}: nothing to judge"
     found = _count(len(report.findings), "finding") if report.findings else "no findings"
-    judged = f"{_count(report.kernels, 'kernel')}, {_count(report.functions, 'function')} with those called"
+    judged = f"{_count(report.kernels, 'kernel')} and what they call, {_count(report.functions, 'function')} in all,"
     versions = "NKI 0.3 to 0.6" if nki == "0.6" else f"NKI {nki}"
     return f"{judged} in {_count(report.files, 'file')}: {found} ({versions}{', strict' if strict else ''})"
 
