@@ -6,8 +6,8 @@ A row depends on the kernel and the model alone, so the file holds no date and n
 from __future__ import annotations
 
 import csv
-import functools
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,7 @@ def _pair(values: Iterable[int]) -> str:
 #: Columns, and their values in a profile.
 _VALUES: dict[str, Callable[[CaseProfile], Any]] = {
     "case": lambda one: one.case,
-    **{
-        name: functools.partial(lambda letter, one: getattr(one.problem, letter), name)
-        for name in ("N", "C", "D", "H", "W", "K", "T", "R", "S", "groups", "transposed")
-    },
+    **{name: attrgetter(f"problem.{name}") for name in (*"NCDHWKTRS", "groups", "transposed")},
     "stride": lambda one: _pair(one.problem.stride),
     "dilation": lambda one: _pair(one.problem.rhs_dilation),
     "lhs_dilation": lambda one: _pair(one.problem.lhs_dilation),
