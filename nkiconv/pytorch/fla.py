@@ -101,7 +101,8 @@ def _check(where: str, x: Any, weight: Any, more: dict[str, Any], steps: bool = 
     Raises: DtypeError, GeometryError, LayoutError.
     """
     more = {name: one for name, one in more.items() if one is not None}
-    wrong = [e for name, one in {"x": x, "weight": weight, **more}.items() for e in tensor_violations(name, one)]
+    given = {"x": x, "weight": weight, **more}
+    wrong = [error for name, one in given.items() for error in tensor_violations(name, one)]
     raise_all(f"{where} cannot run this call", wrong)
     shapes = ((2, 3), "[N, C], [N, 1, C] or [1, N, C]") if steps else ((3,), "[N, L, C]")
     if x.dim() not in shapes[0] or (steps and x.dim() == 3 and 1 not in x.shape[:2]):

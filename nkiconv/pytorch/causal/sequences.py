@@ -145,7 +145,7 @@ def packing_of(given: Call) -> Packing:
     if given.cu_seqlens is not None:
         return _by_offsets(given.cu_seqlens, x, gap)
     assert seq_idx is not None
-    if type(seq_idx) is not torch.Tensor:  # but a stand-in of torch's tracing, without data
+    if type(seq_idx) is not torch.Tensor:  # torch traces with stand-ins of other classes, which have no data
         raise UnsupportedError(
             f"seq_idx.shape={tuple(seq_idx.shape)}: how many sequences it numbers is read from it, which torch.compile "
             f"cannot for a Neuron device; pass cu_seqlens, or call this outside of the compiled function"

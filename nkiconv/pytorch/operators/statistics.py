@@ -126,20 +126,20 @@ def _apart(x: Tensor, stats: Tensor) -> tuple[Tensor, int]:
     return host.wide(x) - host.by_channel(mean, x), x[0, 0].numel() if x.shape[0] * x.shape[1] else 1
 
 
-def _derivatives(turned: Callable[[Tensor], Tensor]) -> autograd.Derivatives:
-    """Of an operator whose result is statistics of its first argument; turned: gives them, and takes them, as [P, N, C,
-    3]."""
+def _derivatives(by_parts: Callable[[Tensor], Tensor]) -> autograd.Derivatives:
+    """Of an operator whose result is statistics of its first argument; by_parts: from the result's order of axes to
+    [P, N, C, 3], and back."""
 
     def remember(ctx: Any, args: tuple[Any, ...], output: Tensor) -> None:
         autograd.save(ctx, args[0], output)
 
     def backward(ctx: Any, g: Tensor) -> Sequence[Any]:
         x, stats = ctx.saved_tensors
-        return (gradient(x, turned(stats), turned(g)),)
+        return (gradient(x, by_parts(stats), by_parts(g)),)
 
     def forward_mode(_ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
         x, stats = saved
-        return turned(tangent(x, turned(stats), tangents[0]))
+        return by_parts(tangent(x, by_parts(stats), tangents[0]))
 
     return autograd.Derivatives(remember, backward, forward_mode)
 

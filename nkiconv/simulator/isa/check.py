@@ -101,7 +101,8 @@ def enum_member(name: str, value: Any, kind: type) -> None:
 
 
 def pick_engine(asked: Engine, allowed: tuple[Engine, ...], default: Engine, **operands: NkiTensor) -> Engine:
-    """The engine that runs an instruction: the one asked for if it can (NKI041), else the default (NKI042)."""
+    """The engine that runs an instruction: the one asked for, which must be allowed (NKI041), or the default; GpSimd
+    takes no operands in PSUM (NKI042)."""
     if asked is Engine.unknown:
         chosen = default
     elif type(asked) is Engine and asked in allowed:

@@ -158,7 +158,7 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
     for annotation, _ in options.values():
         kind, *info = get_args(annotation)
         if kind in (bool, bool | None):
-            info[0].metavar = ""  # for typer's <bool>, as if a flag took a value
+            info[0].metavar = ""  # typer's, <bool>, says that the flag takes a value
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
