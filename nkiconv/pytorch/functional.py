@@ -201,8 +201,8 @@ def conv3d(
     return y, last(input, frames, return_final_frames, window), *stats
 
 
-def _depthwise(rank: int, weight: str, numbers: str, y: str) -> Callable[..., Tensor]:
-    """`depthwise_conv1d` or `depthwise_conv2d`; the others: words of its docstring."""
+def _depthwise(rank: int, filters: str, per_axis: str, result: str) -> Callable[..., Tensor]:
+    """`depthwise_conv1d` or `depthwise_conv2d`; filters, per_axis, result: words of its docstring."""
     name = f"depthwise_conv{rank}d"
 
     @unscripted
@@ -234,10 +234,10 @@ def _depthwise(rank: int, weight: str, numbers: str, y: str) -> Callable[..., Te
     depthwise_conv.__doc__ = f"""`conv{rank}d` with as many groups as channels.
 
     Args:
-        weight: {weight}.
-        The rest: as in `conv1d`{numbers}.
+        weight: {filters}.
+        The rest: as in `conv1d`{per_axis}.
 
-    Returns: {y} of input's dtype.
+    Returns: {result} of input's dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
