@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -307,7 +306,7 @@ def _compared(given: Call, found: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
-    return 2 * int(x[0] * out_shape[0][rest[6].index("W")] * math.prod(weight))
+    return states.flops(x[0], out_shape[0][rest[6].index("W")], weight)
 
 
 OPERATOR = define_block(

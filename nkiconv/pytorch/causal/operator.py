@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -221,7 +220,7 @@ def convolve(given: Call, *, direct: bool | None = None, lent: bool = False) -> 
 
 
 def _flops(x: Any, weight: Any, *_: Any, out_shape: Any = None) -> int:
-    return 2 * int(x[0] * x[2] * math.prod(weight))
+    return states.flops(x[0], x[2], weight)
 
 
 def _packed_backward_flops(_g: Any, _final: Any, x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:

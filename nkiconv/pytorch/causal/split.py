@@ -7,7 +7,6 @@ torch, from z rounded to x's dtype.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -326,7 +325,7 @@ def _again(given: SplitCall) -> list[Tensor]:
 
 
 def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
-    return 2 * int(x[0] * x[rest[5].index("W")] * math.prod(weight))
+    return states.flops(x[0], x[rest[5].index("W")], weight)
 
 
 CAUSAL_CONV1D_SPLIT = define_block(

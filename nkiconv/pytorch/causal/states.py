@@ -7,7 +7,9 @@ is not copied.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -59,6 +61,11 @@ def causal(
 def on_hosts(channels: int, zeros: int, activation: str | None, layer: str | None) -> Convolution:
     """`causal`, kept: making one takes as long as a small sum."""
     return causal(channels, zeros, activation, layer)
+
+
+def flops(rows: Any, positions: Any, weight: Sequence[Any]) -> int:
+    """Of a depthwise convolution by a weight [C, width], two for each multiplication, as torch counts its own."""
+    return 2 * int(rows * positions * math.prod(weight))
 
 
 def convolve(given: Call) -> tuple[Tensor, Tensor]:
