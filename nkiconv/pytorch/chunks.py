@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import rules
 from ..axis import BLANK_FROM, BLANK_MOST
 from ..errors import refuse, refused, shown
+from ..integers import is_int
 from .errors import GeometryError, KindError, LayoutError, NkiconvError, raise_all
 from .function_modes import unscripted
 from .functional import conv1d
@@ -191,14 +192,13 @@ def sides_of(padding: int | tuple[int, ...], window: int) -> Sides:
 
     Raises GeometryError, KindError.
     """
-    axes = len(padding) if isinstance(padding, (tuple, list)) else 3
-    if axes not in (2, 3):
+    values = tuple(map(int_of, padding if isinstance(padding, (tuple, list)) else (padding,) * 3))
+    if len(values) not in (2, 3) or not all(map(is_int, values)):
         raise KindError(
             f"padding={shown(padding)}: must be an int, (height, width) or (depth, height, width); pass one"
         )
-    values = per_axis("padding", padding, axes)
     refuse(GeometryError, rules.numbers("padding", values, least=0))
-    front = window - 1 if axes == 2 else 2 * values[0]
+    front = window - 1 if len(values) == 2 else 2 * values[0]
     return (front, 0), (values[-2], values[-2]), (values[-1], values[-1])
 
 

@@ -100,7 +100,7 @@ refused(conv3d, {"input": X, "weight": W}, [
 ])  # fmt: skip
 refused(lambda **more: nn.CausalConv3d(4, 6, 3, **more)(torch.zeros(1, 4, 3, 5, 6), 3), {}, [
     ({"time_padding": "mirror"}, UnsupportedError, "time_padding='mirror': accepted are zeros, replicate"),
-    ({"padding": "same"}, TypeError, "padding='same': must be an int"),
+    ({"padding": "same"}, TypeError, r"padding='same': must be an int, \(height, width\) or \(depth, height, width\)"),
     ({"padding": (-1, 0)}, GeometryError, "must be at least 0"),
     ({"padding": (True, 1)}, TypeError, r"padding=\(True, 1\): must be an int"),
     ({}, LayoutError, "cache_x: must be a tensor"),
