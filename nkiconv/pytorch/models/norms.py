@@ -1,8 +1,8 @@
 """Norms of channels, and of the channels of pixels, as a run in float64 shows them: their classes prove nothing.
 
 - `affine_of`: scale, shift and activation of a norm with fixed statistics, any module with running_mean and
-  running_var, torch's or not: act(scale * x + shift) for each channel, on numbers far to both sides of where activations
-  bend.
+  running_var, torch's or not: act(scale * x + shift) for each channel, on numbers far to both sides of where
+  activations bend.
 - `activation_within`: the activation in a subclass of torch's norms with its own forward, as timm's BatchNormAct2d: it
   must return its base class's result, activated, and leave the same buffers, in both modes.
 - `kind_of`: which of `pixel_norms.NORMS` a norm over the channels of pixels computes.
