@@ -70,11 +70,11 @@ def command(
     suite = importlib.import_module("nkiconv.tools.calibrate.suite")
     chosen = [probe for probe in suite.PROBES if not only or any(part in probe.name for part in only)]
     where = target or (Target.trn2 if DEVICE.exists() else Target.model)
-    given = {"--out": out, "--rounds": rounds, "--fresh": fresh}
+    given = {"--out": out, "--rounds": rounds, "--fresh": fresh, "--force": force}
     if compare is None:
-        contradictions = _contradictions(only, chosen, where, given, case)
+        contradictions = _contradictions(only, chosen, where, list_them, given, case)
     else:
-        beside = {"--target": target, "--only": only, "--list": list_them, "--force": force, **given}
+        beside = {"--target": target, "--only": only, "--list": list_them, **given}
         contradictions = misplaced(beside, "is of a calibration, and --compare measures nothing; drop it")
     raise_all(CANNOT, contradictions)
     if compare is not None:
@@ -92,7 +92,12 @@ def command(
 
 
 def _contradictions(
-    only: list[str] | None, chosen: Sequence[Probe], where: Target, given: dict[str, Any], case: list[str] | None
+    only: list[str] | None,
+    chosen: Sequence[Probe],
+    where: Target,
+    list_them: bool,
+    given: dict[str, Any],
+    case: list[str] | None,
 ) -> Iterator[UnsupportedError]:
     if case:
         yield UnsupportedError("--case: belongs to --compare, and there is none; add --compare OLD NEW")
@@ -100,8 +105,10 @@ def _contradictions(
         yield UnsupportedError(
             f"--only={', '.join(only or ())}: no probe has such a name; see nkiconv calibrate --list"
         )
-    if where is Target.model:
-        of_trn2 = {f"{option}={value}": value for option, value in given.items()}
+    of_trn2 = {option if value is True else f"{option}={value}": value for option, value in given.items()}
+    if list_them:
+        yield from misplaced(of_trn2, "is of a calibration, and --list measures nothing; drop it")
+    elif where is Target.model:
         yield from misplaced(of_trn2, "is of --target trn2, and the target is model; drop it")
 
 

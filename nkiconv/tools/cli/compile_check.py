@@ -20,7 +20,7 @@ from ..tables.readme import Columns
 from .grid import Grid
 from .kernels import KernelCall, is_kernel, unnamed
 from .options import Force, Lnc
-from .paths import unwritable
+from .paths import idle_force, unwritable
 from .shell import JsonOption, console, fail_unless, notes, print_json, prints_tables, progress, say, wrote
 from .show import cores
 
@@ -107,6 +107,7 @@ def command(
             *_environment(lnc),
             *_contradictions(named, calls, suite, direction, given),
             *unwritable("--csv", csv, "a .csv file", force=force),
+            *idle_force(force, {"--csv": csv}),
         ],
     )
     suites = [name for name in named if not is_kernel(name)] + ([suite] if suite else [])

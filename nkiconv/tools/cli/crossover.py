@@ -15,7 +15,7 @@ from ..suites import csv_rows
 from ..tables.readme import Columns, markdown
 from .grid import Grid
 from .options import Constants, Force, Fresh, Lnc, read_constants
-from .paths import unwritable
+from .paths import idle_force, unwritable
 from .shell import (
     JsonOption,
     asked,
@@ -64,7 +64,7 @@ def command(
     errors, numbers = list(_violations(vary, tuple(tables.VARIED), fixed, causal)), _numbers(values)
     if numbers is None:
         errors.append(UnsupportedError(f"--values={values}: must be ints between commas; write 1,2,4"))
-    errors += unwritable("--csv", csv, "a .csv file", force=force)
+    errors += [*unwritable("--csv", csv, "a .csv file", force=force), *idle_force(force, {"--csv": csv})]
     raise_all("nkiconv crossover cannot run this call", errors)
     sweep = tables.Sweep(
         vary=vary,

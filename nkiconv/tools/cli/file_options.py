@@ -11,6 +11,7 @@ import typer
 from ...errors import GeometryError, NkiconvError, UnsupportedError
 from ...rules import ACTIVATIONS
 from .options import option_name
+from .paths import idle_force
 
 #: Operations on files, by the rank of the filter that means each; depthwise_conv2d has to be asked for.
 BY_RANK = {2: "depthwise_conv1d", 3: "conv1d", 4: "conv2d"}
@@ -104,8 +105,7 @@ class FileOptions:
             yield UnsupportedError(
                 f"--operation={self.operation}: accepted are {', '.join(OPERATIONS)}; use one of them"
             )
-        if self.force and self.out is None:
-            yield UnsupportedError("--force: lets --out overwrite, and there is no --out; give one or drop it")
+        yield from idle_force(self.force, {"--out": self.out})
         if self.residual_position is not None and self.residual is None:
             yield UnsupportedError(
                 f"--residual-position={self.residual_position}: there is no --residual; give one or drop it"

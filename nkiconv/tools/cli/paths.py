@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...errors import UnsupportedError
@@ -22,3 +22,10 @@ def unwritable(option: str, path: Path | None, kind: str, *, force: bool = True)
         )
     elif path.is_file() and not force:
         yield UnsupportedError(f"{option}={path}: exists; name another, or overwrite it with --force")
+
+
+def idle_force(force: bool, files: Mapping[str, Path | str | None]) -> Iterator[UnsupportedError]:
+    """Why --force is refused where none of the options that name files to write is given."""
+    if force and not any(files.values()):
+        options = " or ".join(files)
+        yield UnsupportedError(f"--force: lets {options} overwrite, and there is no {options}; give one or drop it")

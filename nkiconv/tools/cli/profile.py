@@ -22,7 +22,7 @@ from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords, unnamed
 from .options import Arg, Choice, Constants, Direction, Force, Names, misplaced, named_cases, read_constants
-from .paths import unwritable
+from .paths import idle_force, unwritable
 from .profile_grid import moved_grid, profiles_grid
 from .shell import FORMATS, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
 from .show import cores, extents, kind
@@ -199,6 +199,7 @@ def _of_kernels(
 
 
 def _contradictions(names: list[str], trace: Path | None, plot: Path | None, force: bool) -> Iterator[NkiconvError]:
+    yield from idle_force(force, {"--trace": trace, "--plot": plot})
     for option, path in (("--trace", trace), ("--plot", plot)):
         if path is None:
             continue

@@ -14,7 +14,7 @@ from ..suites import csv_rows
 from ..tables.readme import Columns
 from .grid import Grid
 from .options import Force, Lnc
-from .paths import unwritable
+from .paths import idle_force, unwritable
 from .shell import JsonOption, console, print_json, prints_tables, progress, wrote
 
 COLUMNS: Columns = (
@@ -44,7 +44,8 @@ def command(
     if csv is not None and only is not None:
         raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
     refuse(UnsupportedError, rules.lnc(lnc, "--lnc"))
-    raise_all("nkiconv profiles cannot run this call", unwritable("--csv", csv, "a .csv file", force=force))
+    refused = [*unwritable("--csv", csv, "a .csv file", force=force), *idle_force(force, {"--csv": csv})]
+    raise_all("nkiconv profiles cannot run this call", refused)
     tables = importlib.import_module("nkiconv.tools.suites.profile_table")
     every = tables.headline()
     chosen = [(case, dtype) for case, dtype in every if only is None or only in case.name]
