@@ -26,9 +26,9 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     _require_2d(x=x)
     if x.shape[1] > hw.PARTITIONS:
         fail("NKI114", f"{x.shape[1]} columns would become partitions, at most {hw.PARTITIONS}", x=x)
-    turned = ndarray((x.shape[1], x.shape[0]), x.dtype, psum)
-    isa.nc_transpose(turned, x)
-    return cast(turned, dtype, psum)
+    transposed = ndarray((x.shape[1], x.shape[0]), x.dtype, psum)
+    isa.nc_transpose(transposed, x)
+    return cast(transposed, dtype, psum)
 
 
 def _require_2d(**operands: NkiTensor) -> None:
