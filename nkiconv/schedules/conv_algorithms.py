@@ -74,7 +74,7 @@ def built(algorithm: str, geometry: Geometry, options: Options, config: Config, 
 
 @dataclass(frozen=True)
 class Made:
-    """A plan that compares equal to others, so that a cache tells them apart by their settings."""
+    """A plan beside the arguments that determine it. All compare equal, so that a cache's key is these alone."""
 
     plan: Any = field(compare=False)
 

@@ -14,7 +14,7 @@ from .._dma import copy
 from .._engines import new_ledger, pick_memset
 from ..conv.regions import around, offset_at
 
-#: Dims of an access pattern, at most.
+#: Dims of a view, at most (NKI004).
 DIMS = 5
 
 
