@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .errors import DtypeError, NkiconvError, is_array, raise_all, shown
+from .errors import DtypeError, NkiconvError, is_array, raise_all, refused, shown
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: The largest number of fp32.
@@ -53,7 +53,7 @@ def takes_ints(function: _Function) -> _Function:
     """The function, called with `plain_ints` of all its arguments, and Python's floats in place of NumPy's.
 
     An array where its annotations have no AnyArray, and a shape where they have, are refused with a DtypeError that
-    says in which order arguments come.
+    says in which order arguments come; so are arrays without data, or with a mask.
     """
     parameters = inspect.signature(function).parameters
     wants_array = {name: "AnyArray" in str(one.annotation) for name, one in parameters.items() if one.kind not in _MORE}
@@ -73,6 +73,8 @@ def takes_ints(function: _Function) -> _Function:
                     f"{name}={shown(value)}: must be {'an' if is_shape else 'no'} array; {name_of} takes "
                     f"{', '.join(order)} in this order"
                 )
+            elif wants_array.get(name, False):
+                yield from refused(DtypeError, *_without_values(name, value))
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -83,6 +85,17 @@ def takes_ints(function: _Function) -> _Function:
         return function(*args, **kwargs)
 
     return called  # type: ignore[return-value]
+
+
+def _without_values(name: str, value: Any) -> Iterator[str]:
+    """Why an array, or each of several, has no values that a kernel could take."""
+    if isinstance(value, (tuple, list)):
+        for index, one in enumerate(value):
+            yield from _without_values(f"{name}[{index}]", one)
+    elif isinstance(value, np.ma.MaskedArray):
+        yield f"{name}: is a masked array, and a kernel has no mask; pass {name}.filled(value)"
+    elif is_array(value) and not hasattr(value, "__array__"):
+        yield f"{name}: is {shown(value)} without data; pass an array"
 
 
 #: Annotations whose values functions without array arguments refuse if they are arrays.

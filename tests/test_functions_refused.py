@@ -194,6 +194,12 @@ CASES = [
     ("conv2d_weight", {"accumulate_into": np.float64}, GeometryError, "accumulate_into: must be float32"),
     *((name, {"padding": (1,)}, GeometryError, "padding=(1,): must be an int,")
       for name in ("conv1d", "conv_transpose1d", "conv1d_weight", "conv1d_input", "depthwise_conv1d")),
+    *((name, {array: change(GOOD[name][array])}, DtypeError, words)
+      for name, array in (("conv1d", "w"), ("conv2d", "x"), ("depthwise_conv1d", "x"), ("pack_filter", "w"))
+      for change, words in ((np.ma.array, f"{array}: is a masked array, and a kernel has no mask; pass {array}.filled"),
+                            (lambda one: nkiconv.spec(one.shape, "fp32"), f"{array}: is ArraySpec"))),
+    *(("conv2d", {"batch_group_count": one}, GeometryError, f"batch_group_count={one}: must be an int of at least 1")
+      for one in (True, 1.0, 0)),
     *((name, {"out_dtype": np.float32(2)}, DtypeError, "out_dtype=np.float32(2.0)")
       for name in ("conv2d", "conv2d_weight")),
     *((name, {"algorithm": one, "config": config}, UnsupportedError, words) for name, one in ALGORITHMS.items()

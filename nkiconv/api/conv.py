@@ -212,6 +212,7 @@ def convolved(
     """y of a call, of arrays without images or channels too; more: places, the epilogue's arguments, and choices."""
     epilogue, more = Epilogue.taken_from(more)
     frames = Frames(initial_frames, return_final_frames)
+    refuse(GeometryError, rules.number("batch_group_count", batch_group_count))
     if frames.asked:
         raise_all(kind.cannot, array_violations(kind, x, w, layout, filter_layout, more["lnc"]))
         frames.check(x, layout, batch_group_count)
@@ -262,7 +263,6 @@ def stats_of_no_data(epilogue: Epilogue, y: Any, layout: str, lnc: int) -> tuple
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
     """x [N, C, ...] as [N / count, count C, ...], whose convolution in `count` groups is the result."""
     raise_all(kind.cannot, array_violations(kind, x, w, layout, filter_layout))
-    refuse(GeometryError, rules.number("batch_group_count", count))
     if groups != 1:
         raise UnsupportedError(
             f"batch_group_count={count}, groups={groups}: only one of them may be above 1, as in XLA; drop the other"

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import rules
 from ..errors import LayoutError, UnsupportedError, raise_all, refuse
+from ..integers import takes_ints
 from ..planner.conv import LEAST_BLOCK
 from ..reference import AnyArray
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
@@ -16,6 +17,7 @@ from .calls import one_array, shape_of
 from .conv_problem import IMAGES, VOLUMES, filter_axes
 
 
+@takes_ints
 def pack_filter(w: AnyArray, *, filter_layout: str | None = None) -> AnyArray:
     """The filter in the kernel's own order, [K / kn, C, R, S, kn], for `conv2d(x, packed)`; of volumes with T before R,
     for `conv3d`.
