@@ -180,9 +180,7 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     taps = blocks.num_taps * blocks.block
     filters = blocks.buffer_groups * blocks.joined * blocks.pitch * item
     bands = blocks.settings.buffers * blocks.buffer_groups * A * taps * item
-    constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item
-    if blocks.settings.x_stationary and options.epilogue.bias:
-        constants += SPLIT_BIAS_BYTES * geometry.C
+    constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item + SPLIT_BIAS_BYTES * geometry.C * options.epilogue.bias
     # sums are of 4 bytes at most
     return constants + bands + 2 * (rows_in + rows_out + filters + rows * (x_width * item + y_width * 4))
 

@@ -362,10 +362,9 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     products = tile.gn * valid_range * sum(max(least, columns) * column_ns + fixed_ns for columns in moved)
     streamed = tile.gn * valid_range * sum(moved) * column_ns + tile.blocks_in * rows * in_ns
     streamed += tile.blocks_out * width * out_ns if y else 0.0
-    if settings.x_stationary and epilogue.bias:  # products with ones
-        products += sums * target.tensor_column_ns + tile.gn * banks * target.matmul_ns
-    alone = epilogue.bias and not settings.x_stationary
-    reads = pieces_in + pieces_out + banks * (tile.gn if alone else div_ceil(tile.gn, slots))
+    if epilogue.bias:  # products with ones
+        products += max(sums, tile.gn * banks * least) * target.tensor_column_ns + tile.gn * banks * target.matmul_ns
+    reads = pieces_in + pieces_out + banks * div_ceil(tile.gn, slots)
     stall = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns + target.vector_fixed_psum_ns
     stall += min(slots, tile.gn) * sum(moved) / tile.repeats * target.vector_ns / 2
     run_in = max(1, min(tile.blocks_in * blocks.block, geometry.W))

@@ -248,11 +248,12 @@ def test_staged_states_are_exact(row, columns):
     check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
 
 
-def test_all_digits_of_a_bias_are_added_where_x_is_stationary():
+@pytest.mark.parametrize("config", [ROWWISE, (("x_stationary", False),)])
+def test_all_digits_of_a_bias_are_added(config):
     rng = np.random.default_rng(11)
     x, w, bias = np.zeros((2, 9, 300)), rng.standard_normal((9, 31)), rng.standard_normal(9).astype(np.float32)
     bf16 = {"x": x.astype(DTYPES["bf16"]), "w": w.astype(DTYPES["bf16"])}
-    y = depthwise_conv1d(**bf16, bias=bias, out_dtype="fp32", algorithm="banded", config=ROWWISE)
+    y = depthwise_conv1d(**bf16, bias=bias, out_dtype="fp32", algorithm="banded", config=config)
     assert (y == bias[:, None]).all()
 
 

@@ -165,35 +165,6 @@ def bands_of(run, buffer_sbuf, contraction, k, mirrored):
     return buffer_sbuf.ap(pattern=pattern, offset=slot * A * size + begin + (blocks.out_block - 1) * stride)
 
 
-def spread_bias(run, tile):
-    """Bias of a tile's groups for the partitions of their sums: fp32 [(a, o'), gn] in SBUF; None without a bias.
-
-    One matmul with the identity transposes rows [group, a] and repeats each number for all out_block rows of its
-    channel.
-    """
-    if run.tensors.bias is None:
-        return None
-    A, Bo, gn = run.blocks.per_group, run.blocks.out_block, tile.gn
-    full = gn if tile.last == A else gn - 1
-    rows_sbuf = nl.ndarray((gn, A), dtype=nl.float32, buffer=nl.sbuf)
-    c0 = tile.g0 * A
-    if full < gn:
-        nisa.memset(dst=rows_sbuf, value=0.0)
-        run.tensors.bias.load(rows_sbuf[full:gn, 0 : tile.last], [[1, 1], [1, tile.last]], 0, c0 + full * A, 0)
-    if full > 0:
-        run.tensors.bias.load(rows_sbuf[0:full, 0:A], [[A, full], [1, A]], 0, c0, 0)
-    spread_psum = nl.ndarray((A * Bo, gn), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(
-        dst=spread_psum,
-        stationary=rows_sbuf.ap(pattern=[[A, gn], [1, A], [0, Bo]], offset=0),
-        moving=run.identity[0:gn, 0:gn],
-        is_moving_onezero=True,
-    )
-    bias_sbuf = nl.ndarray((A * Bo, gn), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=bias_sbuf, src=spread_psum)
-    return bias_sbuf
-
-
 def load_bias(run):
     """Bias of a core's channels, fp32 [1, channels] in SBUF, with zeros for the last group's missing ones; None without
     a bias. The first load of all: small loads are late after loads of rows."""

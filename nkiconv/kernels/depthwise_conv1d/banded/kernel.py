@@ -15,15 +15,15 @@ Three stages, one tile apart; their pieces alternate on the Tensor Engine so tha
 
 - in: rows are loaded as [(chunk, group, image), a, columns], in runs of a KiB if rows are that long; the Tensor Engine
   transposes each block column, several to a PSUM bank, and they are copied to X;
-- bands (`bands`): a DMA for each channel of a buffer's groups, some buffers ahead; matmuls; evacuation of sums to Y,
-  with bias and activation;
+- bands (`bands`): a DMA for each channel of a buffer's groups, some buffers ahead; matmuls, the first one of ones and
+  the bias in three parts of bf16; evacuation of sums to Y, with activation;
 - out: matmuls of Y's columns with the matrix that undoes the blocks' mirroring, which also transposes them back to
   rows, in fp32 at twice the rate, as the matrix has only ones and zeros; then the store, of the load's shape.
 
 With `x_stationary` the operands are exchanged: X[:, J] of blocks J a chunk apart is the stationary operand,
 [(a, i), (chunk, image)], and the bands [(a, i), (a, o)] are the moving one, so that sums are evacuated as rows, a chunk
 of an image on each partition. There is no Y, no mirror and no third stage; a store has shorter runs, of N Q / 128
-columns. Channels are not partitions then, so the bias is a product of ones with three parts of bf16.
+columns.
 
 Engine plan: Sync issues loads, Tensor transposes and multiplies, Vector and Scalar share evacuations by a ledger,
 GpSimd zeroes and issues stores. Bound by the Tensor Engine for long filters. Zeros are multiplied: a NaN or Inf reaches
@@ -34,13 +34,13 @@ the mirror matrix's zeros.
 
 from dataclasses import dataclass, field, replace
 
-from ...._nki import nisa, nl
+from ...._nki import nl
 from ....schedules.banded import BandedSchedule, tiles_of_part
 from ....schedules.depthwise import RowGeometry
 from ....schedules.options import Epilogue
 from ....schedules.tiles import whole_words
 from ..._engines import Ledger, new_ledger
-from ..._masks import select_ones
+from ..._masks import constant, select_ones
 from ..._prologue import finish_gates
 from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ..geometry import parts_of_core
@@ -53,7 +53,6 @@ from .bands import (
     ensure_filters,
     load_bias,
     prefetch_bands,
-    spread_bias,
 )
 from .stages import (
     load_banded_rows,
@@ -80,7 +79,6 @@ class HeldTile:
     """The on-chip tensors of a tile in the stages, each None until it is allocated. gates: pending products of rows_in
     with its gate, or its prologue; acc: the current accumulator, `started` if it holds zeros that products add to."""
 
-    bias: object = None
     rows_in: object = None
     gates: list = field(default_factory=list)
     residual: object = None
@@ -106,8 +104,7 @@ class BandedRun:
     held: HeldTile of each tile; queue: contents of band buffers in order of use, [first group, groups]; middle, end:
     the epilogues of evacuations to Y, and to rows; sum_dtype: Y's. buffers: of bands; zeroed: groups of each with zeros
     off their diagonals; slot: the present group's in its buffer; rings: of rows of x, and of its factor. mirror: the
-    matrix that undoes the mirroring; identity: spreads the bias; bias, ones: the bias in parts, for sums that are rows,
-    and what spreads it.
+    matrix that undoes the mirroring; bias, ones: the bias in parts, and what adds it to all columns.
     """
 
     tensors: RowTensors
@@ -127,7 +124,6 @@ class BandedRun:
     queue: list = field(default_factory=list)
     slot: int = 0
     mirror: object = None
-    identity: object = None
     bias: object = None
     ones: object = None
 
@@ -139,7 +135,7 @@ def start_banded(tensors, geometry, epilogue, blocks):
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
     waits = epilogue.residual == "pre_activation" or blocks.settings.x_stationary
-    middle = replace(epilogue, residual="", **(plain if waits else {}))
+    middle = replace(epilogue, bias=False, residual="", **(plain if waits else {}))
     end = replace(epilogue, bias=False, **({} if waits else plain))
     tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
     tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
@@ -172,17 +168,16 @@ def start_work(run):
     A, Bo = blocks.per_group, blocks.out_block
     start_buffers(run)
     run.queue = band_queue(run)
-    bias_sbuf = load_bias(run) if config.x_stationary else None
+    bias_sbuf = load_bias(run)
     ensure_filters(run, run.filters.g0)
     load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
-    if config.x_stationary:
-        run.bias = bias_in_parts(bias_sbuf)
-        run.ones = nl.ndarray((BIAS_PARTS, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.memset(dst=run.ones, value=1.0, engine=nisa.engine.gpsimd)
+    run.bias = bias_in_parts(bias_sbuf)
+    if bias_sbuf is not None:
+        run.ones = constant((BIAS_PARTS, 1), nl.bfloat16, 1.0)
     for index in range(1, len(run.rings) + 1):  # before Vector waits for the first products with a gate
         load_banded_rows(run, index)
     transpose_in(run, 0, 1, 0)
@@ -195,22 +190,17 @@ def start_work(run):
         # [(a, o'), (a, o)], 1 for the same channel and o' = out_block - 1 - o, or o' = o if sums have outputs in order
         pattern, start = ([[-1, A * Bo]], 0) if run.geometry.flipped else ([[-Bo, A], [1, Bo]], 1 - Bo)
         run.mirror = select_ones(A * Bo, pattern, start, run.sum_dtype)
-        if run.tensors.bias is not None:
-            most = max(tile.gn for tile in tiles)
-            run.identity = select_ones(most, [[-1, most]], 0, nl.float32)
     prepare_results(run, 0)
     run.warm = run.warm + warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
 
 
 def prepare_results(run, index):
-    """Bias and Y of a tile, or its rows, one tile before its sums: GpSimd and small loads may be late."""
+    """Y of a tile, or its rows, one tile before its sums: GpSimd and small loads may be late."""
     if index < len(run.tiles):
-        tile, held = run.tiles[index], run.held[index]
         if run.blocks.settings.x_stationary:
             start_rows(run, index)
         else:
-            held.bias = spread_bias(run, tile)
-            held.y_blocks = start_results(run, tile)
+            run.held[index].y_blocks = start_results(run, run.tiles[index])
 
 
 def banded(tensors, geometry, options, blocks):

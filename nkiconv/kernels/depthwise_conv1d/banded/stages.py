@@ -12,7 +12,7 @@ from ..._epilogue import evacuate
 from ..._prologue import Arrival, finish_gates
 from ..._warm import accumulator
 from ...conv.filter_feed import transpose_into
-from .bands import BIAS_PARTS, as_words, bands_of
+from .bands import as_words, bands_of
 
 
 def move_chunks(run, tile, rows_sbuf, rows, begin, size, is_store=False, whole=False):
@@ -203,7 +203,7 @@ def multiply_group(run, index, group, bands_sbuf):
 def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
     """Sum over the tap blocks for some output blocks of some images of one group."""
     blocks, tile, held, (n0, nn, j0, jn) = run.blocks, run.tiles[index], run.held[index], span
-    started = held.started
+    started = add_bias(run, index, group, acc_psum, True)
     contraction = (tile.last if group == tile.gn - 1 else blocks.per_group) * blocks.block
     repeated = [[0, tile.repeats]] if tile.repeats > 1 else []
     pattern = [[tile.rows * tile.x_width, contraction], *repeated, [1, nn], [tile.rows, jn]]
@@ -220,17 +220,31 @@ def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
             started = True
 
 
+def add_bias(run, index, group, sums_psum, is_stationary):
+    """Begin sums of a group with its bias, as a product of its parts with ones; whether sums have begun.
+
+    is_stationary: whether channels are on the partitions of sums, [(a, o'), columns], or else an axis, [rows, a, o].
+    """
+    if run.bias is None:
+        return run.held[index].started
+    lines, *columns = sums_psum.shape
+    (parts, most), A = run.bias.shape, run.blocks.per_group
+    repeated, counts = (run.blocks.out_block, columns) if is_stationary else (columns[-1], [lines])
+    offset = (run.tiles[index].g0 + group - run.filters.g0) * A
+    bias = run.bias.ap(pattern=[[most, parts], [1, A], [0, repeated]], offset=offset)
+    ones = run.ones.ap(pattern=[[1, parts], *([0, count] for count in counts)], offset=0)
+    stationary, moving = (bias, ones) if is_stationary else (ones, bias)
+    nisa.nc_matmul(dst=sums_psum, stationary=stationary, moving=moving, accumulate=run.held[index].started)
+    return True
+
+
 def read_sums(run, index, sums_psum, group, span):
-    """Sums [(a, o'), groups, images, output blocks] from PSUM to Y, through bias and activation."""
+    """Sums [(a, o'), groups, images, output blocks] from PSUM to Y, through an activation."""
     tile, held, (n0, nn, j0, jn) = run.tiles[index], run.held[index], span
     size, groups = sums_psum.shape[:2]
-    each = 1 if run.middle.bias else groups
-    for g in range(0, groups, each):
-        bias = held.bias[0:size, group + g : group + g + 1] if run.middle.bias else None
-        pattern = [[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]]
-        y = held.y_blocks.ap(pattern=pattern, offset=((group + g) * tile.nn + n0) * tile.y_width + j0)
-        by = reader(run, run.middle, each * nn * jn)
-        evacuate(y, sums_psum[0:size, g : g + each, 0:nn, 0:jn], bias, None, run.middle, by)
+    pattern = [[tile.rows * tile.y_width, size], [tile.y_width, groups * nn], [1, jn]]
+    y = held.y_blocks.ap(pattern=pattern, offset=(group * tile.nn + n0) * tile.y_width + j0)
+    evacuate(y, sums_psum, None, None, run.middle, reader(run, run.middle, groups * nn * jn))
 
 
 def reader(run, epilogue, elements):
@@ -312,13 +326,8 @@ def multiply_chunks(run, index, group, bands_sbuf, sums_psum, first):
     """Sums [(chunk, image), channel, columns] of some blocks of each chunk, from block `first` on."""
     tile, held, blocks = run.tiles[index], run.held[index], run.blocks
     rows, A, columns = sums_psum.shape
-    Bo, started = blocks.out_block, held.started
+    Bo, started = blocks.out_block, add_bias(run, index, group, sums_psum, False)
     contraction = (tile.last if group == tile.gn - 1 else A) * blocks.block
-    if run.bias is not None:
-        pattern = [[run.bias.shape[1], BIAS_PARTS], [1, A], [0, columns]]
-        bias = run.bias.ap(pattern=pattern, offset=(tile.g0 + group - run.filters.g0) * A)
-        nisa.nc_matmul(dst=sums_psum, stationary=run.ones[0:BIAS_PARTS, 0:rows], moving=bias, accumulate=started)
-        started = True
     pattern = [[tile.rows * tile.x_width, contraction], [tile.step_out * tile.rows, tile.chunks_out], [1, tile.nn]]
     for j in range(columns // Bo):
         for k in range(blocks.num_taps):
