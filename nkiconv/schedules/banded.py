@@ -25,8 +25,9 @@ RUN_BYTES_LEAST = 64
 BANDED_TILE_BYTES = 16384
 #: PSUM banks of sums as rows that are evacuated together.
 ROWS_BANKS = 2
-#: Bytes a partition for each channel of a bias split into bf16 parts: three numbers of fp32, and twice three parts.
-SPLIT_BIAS_BYTES = 3 * 4 + 2 * 3 * 2
+#: Least channels on a partition of a bias that is split into bf16 parts, for DMA elements of 128 bytes; bytes of each:
+#: three numbers of fp32, and three parts; bytes of a channel of all parts.
+BIAS_LINE, BIAS_BYTES, PARTS_BYTES = 64, 3 * 4 + 3 * 2, 2
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,18 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     taps = blocks.num_taps * blocks.block
     filters = blocks.buffer_groups * blocks.joined * blocks.pitch * item
     bands = blocks.settings.buffers * blocks.buffer_groups * A * taps * item
-    constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item + SPLIT_BIAS_BYTES * geometry.C * options.epilogue.bias
+    constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item
+    if options.epilogue.bias:
+        lines, length = bias_lines(A * part_most(blocks.num_groups, blocks.settings.shard == "channels"))
+        constants += BIAS_BYTES * length + PARTS_BYTES * lines * length
     # sums are of 4 bytes at most
     return constants + bands + 2 * (rows_in + rows_out + filters + rows * (x_width * item + y_width * 4))
+
+
+def bias_lines(count: int) -> Part:
+    """(partitions, channels of each) on which a bias of so many channels is split into parts."""
+    lines = min(PARTITIONS, max(1, count // BIAS_LINE))
+    return lines, div_ceil(count, lines)
 
 
 def fits(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> bool:

@@ -345,7 +345,7 @@ REFUSED = [
     ("banded", STRIDE2.replace(**HUGE), {}, "instructions on a core"),
     ("banded", row_of(BANDED, "dilation, causal").problem("bf16"), {"config": ROWWISE},
      "rhs_dilation=2, config x_stationary=True: .* use x_stationary=False"),
-    ("banded", Row("many channels", 1, 12_000, 40, 9).problem("bf16"),
+    ("banded", Row("many channels", 1, 200_000, 40, 9).problem("bf16"),
      {"config": ROWWISE, "request": Request(bias="fp32")}, "bytes per partition"),
     ("mixed", SHORT32, STRICT, "strict_nonfinite=True"),
     ("mixed", SHORT32.replace(C=256, K=256, groups=256, W=2000, S=600, padding=((0, 0), (0, 0))), {}, "S=600"),

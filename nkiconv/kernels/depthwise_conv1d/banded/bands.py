@@ -20,9 +20,12 @@ diagonal and zeros beside it.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.banded import bias_lines
+from ....schedules.channels import ChannelBlock
 from ....schedules.tiles import div_ceil, whole_words
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
+from ..tensors import move_free
 
 #: Parts of bf16 that hold all bits of a bias in fp32.
 BIAS_PARTS = 3
@@ -166,17 +169,14 @@ def bands_of(run, buffer_sbuf, contraction, k, mirrored):
 
 
 def load_bias(run):
-    """Bias of a core's channels, fp32 [1, channels] in SBUF, with zeros for the last group's missing ones; None without
-    a bias. The first load of all: small loads are late after loads of rows."""
+    """Bias of a core's channels, fp32 [line, channels of a line, 1] in SBUF, with zeros for the last group's missing
+    ones; None without a bias. The first load of all: small loads are late after loads of rows."""
     if run.tensors.bias is None:
         return None
-    A, c0 = run.blocks.per_group, run.filters.g0 * run.blocks.per_group
-    count = run.filters.end - c0
-    most = div_ceil(count, A) * A
-    bias_sbuf = nl.ndarray((1, most), dtype=nl.float32, buffer=nl.sbuf)
-    if count < most:
-        nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    run.tensors.bias.load(bias_sbuf[0:1, 0:count], [[1, 1], [1, count]], 0, c0, 0)
+    A, g0 = run.blocks.per_group, run.filters.g0
+    lines, length = bias_lines(div_ceil(run.filters.end, A) * A - g0 * A)
+    bias_sbuf = nl.ndarray((lines, length, 1), dtype=nl.float32, buffer=nl.sbuf)
+    move_free(bias_sbuf, run.tensors.bias, ChannelBlock(g0 * A, run.filters.end - g0 * A, length), 0)
     return bias_sbuf
 
 
@@ -185,17 +185,16 @@ def bias_in_parts(left_sbuf):
     bias. After the zeros of the first filters and bands, which also wait for GpSimd."""
     if left_sbuf is None:
         return None
-    most = left_sbuf.shape[1]
-    row_sbuf = nl.ndarray((1, BIAS_PARTS, most), dtype=nl.bfloat16, buffer=nl.sbuf)
-    parts_sbuf = nl.ndarray((BIAS_PARTS, most), dtype=nl.bfloat16, buffer=nl.sbuf)
+    lines, length, _ = left_sbuf.shape
+    parts_sbuf = nl.ndarray((BIAS_PARTS, lines * length), dtype=nl.bfloat16, buffer=nl.sbuf)
     for part in range(BIAS_PARTS):
-        part_sbuf = row_sbuf[0:1, part, 0:most]
+        part_sbuf = nl.ndarray(left_sbuf.shape, dtype=nl.bfloat16, buffer=nl.sbuf)
         nisa.tensor_copy(dst=part_sbuf, src=left_sbuf, engine=nisa.engine.gpsimd)
+        copy(parts_sbuf[part : part + 1], part_sbuf)
         if part + 1 < BIAS_PARTS:
-            rest_sbuf = nl.ndarray((1, most), dtype=nl.float32, buffer=nl.sbuf)
+            rest_sbuf = nl.ndarray(left_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
             nisa.tensor_tensor(
                 dst=rest_sbuf, data1=left_sbuf, data2=part_sbuf, op=nl.subtract, engine=nisa.engine.gpsimd
             )
             left_sbuf = rest_sbuf
-    copy(parts_sbuf, row_sbuf)
     return parts_sbuf
