@@ -22,6 +22,7 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.errors import NkiconvError
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.planner.depthwise_conv1d import geometry_of
 from nkiconv.reference import num_terms
 from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
 
@@ -49,6 +50,12 @@ def test_every_edge(algorithm, row, dtype, whole, strict):
 
 def test_row_of_a_million_samples():
     check(Row("million", 1, 1, 1_000_000, 9, 1, (4, 4)).problem("bf16"), PLAIN, 4, whole=True)
+
+
+def test_one_token_is_planned_alike_in_both_layouts():
+    """Its channels are neighbours in either."""
+    problem = Row("one step", 32, 2048, 1, 4, 1, (3, 0)).problem("bf16")
+    assert geometry_of(problem.replace(layout="NHWC")) == geometry_of(problem)
 
 
 LAID = [

@@ -91,6 +91,8 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     x_n, x_c, _, x_w = picked(dense_strides(x_shape), in_axes)
     w_c, _, _, w_s = picked(dense_strides(w_shape), kern_axes)
     y_n, y_c, _, y_q = result_strides(y_shape, out_axes)
+    # a single element is in a run with its neighbours in other axes
+    x_w, w_s, y_q = (step if count > 1 else 1 for step, count in ((x_w, W), (w_s, S), (y_q, Q)))
     geometry = RowGeometry(
         *(N, C, W, S, Q),
         *(stride[1], rhs_dilation[1] if S > 1 else 1, lhs_dilation[1], pad_left, pad_right),
