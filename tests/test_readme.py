@@ -115,7 +115,7 @@ def test_quick_start_for_trn2_reaches_the_kernel(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch_neuronx", types.SimpleNamespace(wrap_nki=wrap_nki))
     monkeypatch.setattr(modes, "computer", lambda x: "device")
-    device.launcher.cache_clear()
+    device.LAUNCHERS.clear()
     generator = torch.Generator().manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.ReLU()).requires_grad_(False)
     model[0].weight.copy_(torch.randint(-3, 4, (4, 3, 3, 3), generator=generator))
@@ -123,7 +123,7 @@ def test_quick_start_for_trn2_reaches_the_kernel(monkeypatch):
     try:
         y = namespace("docs/trn2.md")["on_trn2"](model, batch, device="cpu")
     finally:
-        device.launcher.cache_clear()
+        device.LAUNCHERS.clear()
     assert launched == [nkiconv.conv2d_implicit_gemm]
     assert torch.equal(y, model(batch))  # whole numbers: sums are exact in any order
 

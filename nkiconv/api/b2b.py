@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,28 +61,15 @@ def b2b_causal_conv1d(
     before = [given.get(name) for name in b2b.STATES]
     taps = weights_proj.shape[1], filters.shape[1]
     if pays(B2bGeometry(x.shape[0], len(filters), x.shape[2], *taps, x.dtype.itemsize)):
-        found = fused((x, weights_proj, filters), before, return_final_states, lnc)
-        return (found[0], tuple(found[1:])) if return_final_states else found[0]
+        kwargs = {name: one for name, one in zip(("x_state", "gated_state"), before, strict=True) if one is not None}
+        kwargs |= {"return_final_states": True} if return_final_states else {}
+        y = launch(b2b_causal_conv1d_fused, (x, weights_proj, filters), kwargs, lnc, False).y
+        return (y[0], tuple(y[1:])) if return_final_states else y
     more: dict[str, Any] = {"return_final_state": return_final_states, "lnc": lnc}
     first = depthwise_conv1d(x, weights_proj, padding="causal", initial_state=before[0], **more)
     rows, of_x = first if return_final_states else (first, None)
     second = gated_short_conv(rows, filters, order=b2b.CHUNKS, initial_state=before[1], **more)
     return (second[0], (of_x, second[1])) if return_final_states else second
-
-
-def fused(
-    arrays: tuple[AnyArray, AnyArray, AnyArray],
-    before: Sequence[AnyArray | None],
-    return_final_states: bool,
-    lnc: int = 2,
-) -> tuple[AnyArray, ...]:
-    """(y, and the states where asked for) of a call of one kernel; arrays: x, filters of the projections and the mixer,
-    with the skip."""
-    named = zip(("x_state", "gated_state"), before, strict=True)
-    kwargs: dict[str, Any] = {name: one for name, one in named if one is not None}
-    kwargs |= {"return_final_states": True} if return_final_states else {}
-    found = launch(b2b_causal_conv1d_fused, arrays, kwargs, lnc, False).y
-    return tuple(found) if return_final_states else (found,)
 
 
 def _checked(call: dict[str, Any]) -> dict[str, Any]:

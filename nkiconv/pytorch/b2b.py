@@ -19,7 +19,7 @@ from ..errors import refused
 from ..schedules.b2b import B2bGeometry, pays
 from .causal.functions import causal_conv1d_fn
 from .computers import agreements, host, modes
-from .computers.arrays import from_numpy, to_numpy
+from .computers.arrays import to_numpy
 from .errors import LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
 from .gated import gated_short_conv
@@ -120,14 +120,6 @@ def _states(given: Call, last: bool) -> tuple[Tensor, Tensor]:
     return of_x, of_gated
 
 
-def _simulated(given: Call) -> Sequence[Tensor]:
-    from ..api.b2b import fused
-
-    arrays: list[Any] = [None if one is None else to_numpy(one) for one in given[:5]]
-    y, *after = (from_numpy(one) for one in fused(tuple(arrays[:3]), arrays[3:], given.return_final_states))
-    return y, *(after or _states(given, False))
-
-
 def _compared(given: Call, found: Sequence[Tensor]) -> Sequence[Tensor]:
     arrays: list[Any] = [None if one is None else to_numpy(one) for one in given[:5]]
     x, proj, mixer, *before = arrays
@@ -136,15 +128,14 @@ def _compared(given: Call, found: Sequence[Tensor]) -> Sequence[Tensor]:
     return _in_two(given)
 
 
-def _on_device(given: Call) -> Sequence[Tensor]:
+def _by_kernel(given: Call, backend: Any) -> Sequence[Tensor]:
     from ..kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
 
-    named = {name: one.contiguous() for name, one in given._asdict().items() if isinstance(one, Tensor)}
-    three = [named.pop(name) for name in given._fields[:3]]
-    more: dict[str, Any] = {"return_final_states": True} if given.return_final_states else {}
-    device = modes.lazy("device")
-    found = device.launched(b2b_causal_conv1d_fused, device.cores())(*three, **named, **more)
-    return tuple(found) if more else (found, *_states(given, False))
+    named = {name: one for name in ("x_state", "gated_state") if (one := getattr(given, name)) is not None}
+    if not given.return_final_states:
+        return backend.launch(b2b_causal_conv1d_fused, *given[:3], **named), *_states(given, False)
+    found: Sequence[Tensor] = backend.launch(b2b_causal_conv1d_fused, *given[:3], **named, return_final_states=True)
+    return found
 
 
 def _made(given: Call) -> Sequence[Tensor]:
@@ -158,7 +149,7 @@ def _flops(x: Sequence[int], proj: Sequence[int], mixer: Sequence[int], *_: Any,
 
 OPERATOR = define_block(
     Block(
-        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor, Tensor], lambda _: None, _made, _in_two, _on_device,
-        _simulated, _compared, _in_two, _flops, rows=lambda _: (0, 3, 4),
+        NAME, arguments_of(Call), Call, tuple[Tensor, Tensor, Tensor], lambda _: None, _made, _in_two, _by_kernel,
+        _compared, _in_two, _flops, rows=lambda _: (0, 3, 4),
     )
 )  # fmt: skip

@@ -9,7 +9,6 @@ the convolution its operators'. The backward pass computes both again and keeps 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -265,11 +264,11 @@ def _composed(given: Call) -> tuple[Tensor, Tensor]:
     return _laid(given, host.in_dtype(y if factor is None else y * host.wide(factor), given.input.dtype)), final
 
 
-def _by_kernel(backend: str, given: Call) -> Sequence[Tensor]:
+def _by_kernel(given: Call, backend: Any) -> Sequence[Tensor]:
     if given.layout == "NWC":
-        (y, *final), empty = modes.lazy(backend).causal_conv1d_split(split_of(given), given.chunks), _made(given)
+        (y, *final), empty = backend.causal_conv1d_split(split_of(given), given.chunks), _made(given)
         return torch.ops.aten._unsafe_view(y, empty[0].shape), final[0] if final else empty[1]
-    found = modes.lazy(backend).convolve(given.called)
+    found = backend.convolve(given.called)
     return found if given.return_final_states else (found, given.input.new_empty(*found.shape[:2], 0))
 
 
@@ -313,7 +312,6 @@ OPERATOR = define_block(
     Block(
         NAME, arguments_of(Call), Call, tuple[Tensor, Tensor], _check, _made,
         lambda given: [one.contiguous() for one in _composed(given)],
-        functools.partial(_by_kernel, "device"), functools.partial(_by_kernel, "simulated"), _compared, _again, _flops,
-        rows=lambda _: (0, 3),
+        _by_kernel, _compared, _again, _flops, rows=lambda _: (0, 3),
     )
 )  # fmt: skip

@@ -6,7 +6,7 @@ The forward keeps only its arguments; the backward pass computes the hidden chan
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from ..reference import ChannelNorm
 from ..schedules.pointwise_mlp import MlpGeometry, unsupported_reason
 from ..schedules.tiles import BANK_COLUMNS
 from .computers import agreements, host, modes
-from .computers.arrays import from_numpy, to_numpy
+from .computers.arrays import to_numpy
 from .errors import GeometryError, LayoutError, UnsupportedError, raise_all
 from .function_modes import one_call
 from .functional import conv1d
@@ -162,29 +162,13 @@ def _by_torch(given: Call) -> tuple[Tensor]:
     return (host.in_dtype(y if residual is None else y + residual, x.dtype),)
 
 
-def _asked(given: Call, of: Callable[[Tensor], Any]) -> tuple[list[Any], dict[str, Any]]:
-    """A kernel's arguments by position and by name, the tensors as a function gives them. Raises UnsupportedError."""
-    unfit = unsupported(*given[:3], given.x_norm)
-    raise_all(f"{given.layer or NAME} cannot run this call", list(refused(UnsupportedError, unfit)))
-    named = {name: one for name, one in given._asdict().items() if name not in ("layer", *given._fields[:3])}
-    named = {name: of(one) if isinstance(one, Tensor) else one for name, one in named.items()}
-    numbers = ("activation", "x_norm", "x_norm_eps")
-    return [of(one) for one in given[:3]], {k: one for k, one in named.items() if one is not None or k in numbers}
-
-
-def _on_device(given: Call) -> tuple[Tensor]:
+def _by_kernel(given: Call, backend: Any) -> tuple[Tensor]:
     from ..kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 
-    tensors, named = _asked(given, Tensor.contiguous)
-    device = modes.lazy("device")
-    return (device.launched(pointwise_mlp_fused, device.cores())(*tensors, **named),)
-
-
-def _simulated(given: Call) -> tuple[Tensor]:
-    from ..api.pointwise_mlp import pointwise_mlp as by_kernel
-
-    tensors, named = _asked(given, to_numpy)
-    return (from_numpy(by_kernel(*tensors, **named)),)
+    unfit = unsupported(*given[:3], given.x_norm)
+    raise_all(f"{given.layer or NAME} cannot run this call", list(refused(UnsupportedError, unfit)))
+    named = {name: one for name, one in zip(given._fields[3:-1], given[3:-1], strict=True) if one is not None}
+    return (backend.launch(pointwise_mlp_fused, *given[:3], **{"activation": None, **named}),)
 
 
 def _compared(given: Call, found: tuple[Tensor]) -> tuple[Tensor]:
@@ -215,6 +199,6 @@ def _flops(x: Sequence[int], weight1: Sequence[int], weight2: Sequence[int], *_:
 POINTWISE_MLP = define_block(
     Block(
         NAME, arguments_of(Call), Call, Tensor, _check, lambda given: (given.input.new_empty(given.shape),), _by_torch,
-        _on_device, _simulated, _compared, _again, _flops, rows=lambda _: (0, 5),
+        _by_kernel, _compared, _again, _flops, rows=lambda _: (0, 5),
     )
 )  # fmt: skip

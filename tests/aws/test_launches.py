@@ -200,10 +200,10 @@ def test_nothing_is_launched_for_no_images(launches, searched):
 def under_torch_xla(monkeypatch):
     """As torch_xla's backend has it: kernels are called as they are, and nothing wraps them."""
     monkeypatch.delattr(torch_neuronx, "wrap_nki")
-    device.launcher.cache_clear()
+    device.LAUNCHERS.clear()
     advise_target.cache_clear()
     yield
-    device.launcher.cache_clear()
+    device.LAUNCHERS.clear()
     advise_target.cache_clear()
 
 
@@ -223,11 +223,11 @@ def test_a_slow_launch_under_torch_xla_is_told_once(launches, searched, monkeypa
 def test_kernels_without_a_grid(launches, searched, monkeypatch):
     """The bracket grid is deprecated in NKI 0.7: where it is gone, the variable says the degree."""
     monkeypatch.delattr(torch_neuronx.Wrapped, "__getitem__")
-    device.launcher.cache_clear()
+    device.LAUNCHERS.clear()
     call, arguments, reference = CALLS["conv2d"]
     with pytest.raises(UnsupportedError, match=r"NEURON_LOGICAL_NC_CONFIG is unset, .* must be 2, .* take no grid"):
         call(*arguments)
     monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
     assert torch.equal(call(*arguments), reference(*arguments))
     assert len(launches) == 1
-    device.launcher.cache_clear()
+    device.LAUNCHERS.clear()

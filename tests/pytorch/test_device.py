@@ -75,9 +75,9 @@ def recorder(request, monkeypatch):
         for operation, kernel in kernels.items():
             monkeypatch.setattr(operation, "kernel", Wrapped(kernel), raising=False)
     monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
-    device.launcher.cache_clear()
+    device.LAUNCHERS.clear()
     yield found
-    device.launcher.cache_clear()
+    device.LAUNCHERS.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_layers(recorder, name, lnc, monkeypatch):
 
 def test_packed_filters_go_instead_of_plain_ones(recorder):
     x, (w,) = torch.ones(1, 70, 5, 5), integers((128, 70, 3, 3))
-    y = device.convolve(Called(asked_of("conv2d", 2), x, w, packed=pack_filter(w)))
+    y = device.BACKEND.convolve(Called(asked_of("conv2d", 2), x, w, packed=pack_filter(w)))
     assert torch.equal(y, F.conv2d(x, w, padding=1))
     [(_, _, shapes, told)] = recorder.calls
     assert shapes == [(1, 70, 5, 5), (1, 70, 3, 3, 128)]
@@ -137,7 +137,8 @@ def test_arguments_are_pythons_own(recorder, monkeypatch):
     """AWS's parser may read a NumPy integer as None."""
     config = (("block", np.int64(32)), ("buffers", np.int32(2)))
     monkeypatch.setattr(device, "estimated", lambda request: types.SimpleNamespace(algorithm="banded", config=config))
-    device.convolve(Called(asked_of("depthwise_conv1d", 1, groups=4), torch.ones(1, 4, 40), torch.ones(4, 1, 3)))
+    rows = Called(asked_of("depthwise_conv1d", 1, groups=4), torch.ones(1, 4, 40), torch.ones(4, 1, 3))
+    device.BACKEND.convolve(rows)
     kwargs = recorder.calls[0][3]
     assert kwargs["config"] == (("block", 32), ("buffers", 2))
     assert [type(value) for _, value in kwargs["config"]] == [int, int]
@@ -145,7 +146,7 @@ def test_arguments_are_pythons_own(recorder, monkeypatch):
 
 def test_the_default_rule_goes_without_a_config(recorder, monkeypatch):
     monkeypatch.setenv("NKICONV_PLAN", "kernel")
-    device.convolve(Called(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3)))
+    device.BACKEND.convolve(Called(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3)))
     assert "config" not in recorder.calls[0][3]
 
 
@@ -156,7 +157,7 @@ def test_the_default_rule_goes_without_a_config(recorder, monkeypatch):
 def test_variables_are_checked(recorder, monkeypatch, variable, value, words):
     monkeypatch.setenv(variable, value)
     with pytest.raises(UnsupportedError, match=words):
-        device.convolve(Called(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3)))
+        device.BACKEND.convolve(Called(asked_of("conv2d", 2), torch.ones(1, 3, 5, 5), torch.ones(2, 3, 3, 3)))
     assert recorder.calls == []
 
 
@@ -196,7 +197,7 @@ def test_split_rows(recorder, monkeypatch):
     x, w, state = (torch.randn(shape) for shape in ((2, 47, 11), (47, 4), (2, 47, 3)))
     with torch.no_grad():
         given = SplitCall(x, w, None, state, SPLITS, "silu", 1e-6, "NCW", True, None, None, None, None)
-        parts = device.causal_conv1d_split(given)[:3]
+        parts = device.BACKEND.causal_conv1d_split(given)[:3]
         whole = causal_conv1d_split(x, w, splits=SPLITS, initial_states=state)
     assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
     told = {kernel.__name__: (cores, " ".join(sorted(given))) for kernel, cores, _, given in recorder.calls}

@@ -19,8 +19,8 @@ from torch_exact import same
 
 from nkiconv import pytorch
 from nkiconv.errors import ComparisonError, DtypeError, UnsupportedError
-from nkiconv.pytorch import b2b, pointwise
-from nkiconv.pytorch.computers import agreements, host, simulated, statistics
+from nkiconv.pytorch import b2b
+from nkiconv.pytorch.computers import agreements, host, simulated
 
 
 @pytest.fixture(params=["torch", "operators in torch", "simulate"])
@@ -235,27 +235,27 @@ def intercepted():
 #: What gives results, what is made of these, a call, and what the comparison says.
 WRONG = {
     "rows": (host, "reference", lambda y: y * 1.0001, rows, r"mixer.conv \(depthwise_conv1d\): the kernel"),
-    "states": (simulated, "convolve", lambda y, final: (y, final + 1), rows,
+    "states": (simulated.BACKEND, "convolve", lambda y, final: (y, final + 1), rows,
      "the kernel's final state is not the last 3 columns"),
-    "split": (simulated, "causal_conv1d_split", lambda parts: [parts[0] * (1 + 2**-12), *parts[1:]],
+    "split": (simulated.BACKEND, "causal_conv1d_split", lambda y, *more: (y * (1 + 2**-12), *more),
      lambda: pytorch.causal_conv1d_split(*SPLIT, splits=SPLITS), "further from float64"),
-    "statistics": (simulated, "convolve", lambda y, stats: (y, stats * 1.001), lambda: named("statistics"),
+    "statistics": (simulated.BACKEND, "convolve", lambda y, stats: (y, stats * 1.001), lambda: named("statistics"),
      r"encoder.stem \(conv2d\): the kernel is up to"),
-    "upsampled": (simulated, "convolve", lambda y: y.flip(3), lambda: named("upsampled"),
+    "upsampled": (simulated.BACKEND, "convolve", lambda y: y.flip(3), lambda: named("upsampled"),
      r"encoder.stem \(conv2d\): the kernel"),
-    "channel_stats": (statistics, "from_numpy", lambda found: found + 1e-3,
+    "channel_stats": (simulated, "from_numpy", lambda found: found + 1e-3,
      lambda: pytorch.channel_stats(IMAGE), "channel_stats: the kernel is up to"),
-    "norm_scale_shift": (statistics, "from_numpy", lambda found: found + 1e-3,
+    "norm_scale_shift": (simulated, "from_numpy", lambda found: found + 1e-3,
      lambda: pytorch.norm_scale_shift(STATS, num_groups=3), "norm_scale_shift: the kernel is up to"),
-    "intercepted": (simulated, "convolve", lambda y: y + 1, intercepted, "conv2d"),
-    "gated": (simulated, "convolve", lambda y: y * 1.0001, lambda: pytorch.gated_short_conv(THREE, PROJ[:4]),
+    "intercepted": (simulated.BACKEND, "convolve", lambda y: y + 1, intercepted, "conv2d"),
+    "gated": (simulated.BACKEND, "convolve", lambda y: y * 1.0001, lambda: pytorch.gated_short_conv(THREE, PROJ[:4]),
      "gated_short_conv: the kernel and torch differ"),
-    "gated tokens": (simulated, "causal_conv1d_split", lambda parts: [parts[0] * 1.0001, *parts[1:]],
+    "gated tokens": (simulated.BACKEND, "causal_conv1d_split", lambda y, *more: (y * 1.0001, *more),
      lambda: pytorch.gated_short_conv(THREE.transpose(1, 2), PROJ[:4], layout="NWC"),
      "gated_short_conv: the kernel and torch differ"),
-    "b2b": (b2b, "from_numpy", lambda found: found + 1,
+    "b2b": (simulated, "from_numpy", lambda found: found + 1,
      lambda: b2b.OPERATOR(THREE, PROJ, PROJ[:4], None, None, False, "mixer"), "mixer: .* further from float64"),
-    "mlp": (pointwise, "from_numpy", lambda found: found + 1, lambda: pytorch.pointwise_mlp(IMAGE, *[MIXED] * 2),
+    "mlp": (simulated, "from_numpy", lambda found: found + 1, lambda: pytorch.pointwise_mlp(IMAGE, *[MIXED] * 2),
      "pointwise_mlp: .* further from float64"),
 }  # fmt: skip
 

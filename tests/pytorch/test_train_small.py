@@ -88,13 +88,13 @@ def group(tmp_path):
 @pytest.fixture
 def of_filters(monkeypatch):
     """Whose gradients by filters the kernels found, one name for each launch."""
-    found, real = [], simulated.filters_gradient
+    found, real = [], simulated.BACKEND.filters_gradient
 
     def noted(given):
         found.append(given.asked.name)
         return real(given)
 
-    monkeypatch.setattr(simulated, "filters_gradient", noted)
+    monkeypatch.setattr(simulated.BACKEND, "filters_gradient", noted)
     return found
 
 
@@ -144,14 +144,14 @@ def test_an_overflow_skips_a_step(monkeypatch):
 @pytest.fixture
 def launched(simulate, monkeypatch):
     """How often kernels for convolutions, and for gradients by filters, with biases' and without, are launched."""
-    found, convolve, gradient = Counter(), simulated.convolve, simulated.filters_gradient
+    found, convolve, gradient = Counter(), simulated.BACKEND.convolve, simulated.BACKEND.filters_gradient
 
     def gradients(given):
         found["filters and bias" if given.bias else "filters"] += 1
         return gradient(given)
 
-    monkeypatch.setattr(simulated, "convolve", lambda *args: found.update(["convolution"]) or convolve(*args))
-    monkeypatch.setattr(simulated, "filters_gradient", gradients)
+    monkeypatch.setattr(simulated.BACKEND, "convolve", lambda *args: found.update(["convolution"]) or convolve(*args))
+    monkeypatch.setattr(simulated.BACKEND, "filters_gradient", gradients)
     return found
 
 
@@ -238,7 +238,7 @@ def test_what_the_kernel_refuses_is_raised(simulate, monkeypatch):
     def refuse(*args, **more):
         raise UnsupportedError("C=1: too few")
 
-    monkeypatch.setitem(simulated._WEIGHT, 1, refuse)
+    monkeypatch.setattr(simulated.BACKEND, "launch", refuse)
     with pytest.raises(UnsupportedError, match="C=1: too few") as caught:
         operator(X, G)
     assert isinstance(caught.value, RuntimeError)
@@ -259,8 +259,8 @@ def test_what_is_not_finite_agrees(monkeypatch, C, groups):
     monkeypatch.setenv("NKICONV_CPU", "compare")
     dw, again = overflowing(C, groups)
     assert dw.isfinite().flatten(1).all(1).tolist() == [True, False, False, True]
-    real = simulated.filters_gradient
-    monkeypatch.setattr(simulated, "filters_gradient", lambda *args: (real(*args)[0].nan_to_num(0.0), None))
+    real = simulated.BACKEND.filters_gradient
+    monkeypatch.setattr(simulated.BACKEND, "filters_gradient", lambda *args: (real(*args)[0].nan_to_num(0.0), None))
     with pytest.raises(ComparisonError, match=r"filters' gradients .* differ by inf"):
         again()
 

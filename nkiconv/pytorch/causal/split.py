@@ -331,8 +331,7 @@ def _flops(x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
 CAUSAL_CONV1D_SPLIT = define_block(
     Block(
         SPLIT, _ARGUMENTS, called, list[Tensor], _check, _made, _of_own_memory,
-        lambda given: modes.lazy("device").causal_conv1d_split(given),
-        lambda given: modes.lazy("simulated").causal_conv1d_split(given),
+        lambda given, backend: backend.causal_conv1d_split(given),
         _compared, _again, _flops, rows=lambda given: (0, 3) if given.cu_seqlens is None else (),
     )
 )  # fmt: skip

@@ -16,8 +16,7 @@ def convolve(called: Called) -> Any:
     return modes.results(
         called.x,
         lambda: statistics.by_torch(called),
-        lambda: modes.lazy("device").convolve(called),
-        lambda: modes.lazy("simulated").convolve(called),
+        lambda backend: backend.convolve(called),
         lambda found: modes.lazy("simulated").compared(called, found),
     )
 
@@ -30,8 +29,7 @@ def filters_gradient(given: FilterCall) -> host.Filters:
     found: host.Filters = modes.results(
         given.x,
         lambda: host.filters_gradient(given),
-        lambda: modes.lazy("device").filters_gradient(given),
-        lambda: modes.lazy("simulated").filters_gradient(given),
+        lambda backend: backend.filters_gradient(given),
         lambda found: modes.lazy("simulated").compared_filters_gradient(given, found),
     )
     return found

@@ -177,21 +177,18 @@ def computer(x: torch.Tensor) -> str:
     return mode()
 
 
-#: Computes results.
-Result = Callable[[], Any]
-
-
 def results(
-    x: torch.Tensor, by_torch: Result, on_device: Result, simulated: Result, compared: Callable[[Any], Any]
+    x: torch.Tensor, by_torch: Callable[[], Any], by_kernel: Callable[[Any], Any], compared: Callable[[Any], Any]
 ) -> Any:
-    """Of the backend of x's device: by one of these functions; compared: of the simulator's results."""
+    """By torch, or by the kernel on the backend of x's device, a `kernels.Backend`; compared: of the simulator's
+    results, torch's."""
     who = computer(x)
     if who == "torch":
         return by_torch()
     with as_torchs():
         if who == "device":
-            return on_device()
-        found = simulated()
+            return by_kernel(lazy("device").BACKEND)
+        found = by_kernel(lazy("simulated").BACKEND)
         return found if who == "simulate" else compared(found)
 
 

@@ -4,106 +4,45 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
 
-from ...api.causal_conv1d_split import causal_conv1d_split as split_arrays
-from ...api.causal_conv1d_split import causal_conv1d_split_update as step_arrays
-from ...api.conv import conv2d, conv3d
-from ...api.conv1d import conv1d
-from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
-from ...api.depthwise_conv1d import depthwise_conv1d
-from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
+from ...api.calls import launch
 from ...bounds import epilogue_bound, error_bound, prologue_bound, returned_stats_bound
+from ...planner.entry import estimated
+from ...planner.request import Asked, Request
+from ...problem import ConvProblem
 from ...reference import ChannelNorm, abs_sum_ref, channel_stats_ref, conv_ref, epilogue_ref, num_terms, prologue_ref
-from ...schedules.split import is_step
 from ..errors import ComparisonError
-from ..operators.called import Called, FilterCall, SplitCall
-from ..operators.convolution import Convolution, is_empty
+from ..operators.called import Called, FilterCall
+from ..operators.convolution import is_empty
 from ..operators.frames import joined, last_of
-from ..operators.pixel_norm import both, numbers_of, tensors_of
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
 from .arrays import from_numpy, to_numpy
-from .statistics import Norm, agree, by_torch, moments, of_nothing, stats_by_torch
-
-#: The functions of arrays by axes.
-_ARRAYS: dict[int, Any] = {1: conv1d, 2: conv2d, 3: conv3d}
-_TRANSPOSED: dict[int, Any] = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
-_WEIGHT: dict[int, Any] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}
+from .kernels import Backend, numbers_of_request
+from .statistics import SIMULATED, Norm, agree, by_torch, moments, stats_by_torch
 
 
-def convolve(called: Called) -> Any:
-    """Results of the kernel that a Neuron device would run, with the packed filter if there is one: y, with
-    return_stats (y, stats), with a norm (y, the norm's input or an empty tensor)."""
-    if is_empty(called.x):
-        return of_nothing(called)
-    found, norm = _by_arrays(called), called.norm
-    if norm is not None:
-        return both(norm, *map(from_numpy, found if norm.before else (found,)))
-    return tuple(map(from_numpy, found)) if isinstance(found, tuple) else from_numpy(found)
+class Simulated(Backend):
+    """nkiconv's simulator, or AWS's: the launches that a Neuron device would have."""
+
+    def launch(self, kernel: Any, *given: Any, **named: Any) -> Any:
+        given, named = tree_map_only(Tensor, to_numpy, (given, named))
+        return tree_map_only(np.ndarray, from_numpy, launch(kernel, given, named, SIMULATED, False).y)
+
+    def arguments(self, operation: str, problem: ConvProblem, asked: Asked) -> dict[str, Any]:
+        request = Request(problem=problem, lnc=SIMULATED, asked=asked, operation=operation)
+        found = estimated(request)
+        return numbers_of_request(request, found.algorithm, found.config)
 
 
-def _by_arrays(called: Called) -> Any:
-    """The result of the array function for a call."""
-    asked, norm = called.asked, called.norm
-    x, w, bias, residual, packed, frames = map(_array, called[1:7])
-    more: dict[str, Any] = {"bias": bias, "residual": residual, "residual_position": asked.residual_position}
-    more |= {"activation": asked.activation, "strict_nonfinite": asked.strict_nonfinite}
-    if frames is not None:
-        more["initial_frames"] = frames
-    if called.has_prologue:
-        more |= {name: _array(one) for name, one in zip(("x_scale", "x_shift"), called.scales, strict=True)}
-        more["x_activation"] = asked.x_activation
-        more |= {"x_upsample": asked.x_upsample} if asked.x_upsample != 1 else {}
-    if asked.return_stats is not None:
-        more["return_stats"] = asked.return_stats
-    if norm is not None:
-        more |= {**numbers_of(norm), **{name: to_numpy(one) for name, one in tensors_of(norm).items()}}
-    if packed is not None and asked.rank == 1:
-        return _by_packed(called, x, packed, more)
-    if asked.transposed and asked.operation != "depthwise_conv1d":
-        asked.problem(called.x, called.w)  # refuses strides, which the functions of arrays do not know
-        return _TRANSPOSED[asked.rank](x, w, **_transposed(asked, called.w), **more)
-    numbers = _numbers(asked, ("stride", "padding", "dilation", "lhs_dilation"))
-    if asked.operation == "depthwise_conv1d":
-        states = {"initial_state": _array(called.state), "return_final_state": called.keeps_state}
-        more |= {**states, "chunks": called.chunks}
-        return depthwise_conv1d(x, w[:, 0], **numbers, flipped=asked.transposed, **more)
-    return _ARRAYS[asked.rank](x, w if packed is None else packed, **numbers, groups=asked.groups, **more)
-
-
-def _array(tensor: torch.Tensor | None) -> Any:
-    return None if tensor is None else to_numpy(tensor)
-
-
-def _by_packed(called: Called, x: Any, packed: Any, more: dict[str, Any]) -> Any:
-    """The same of rows and a packed filter: a row is an image of height 1."""
-    problem, shape = called.problem, called.shape
-    if more["residual"] is not None:
-        more = more | {"residual": more["residual"].reshape(problem.output_shape)}
-    numbers: dict[str, Any] = {"stride": problem.stride, "padding": problem.padding}
-    numbers |= {"dilation": problem.rhs_dilation, "lhs_dilation": problem.lhs_dilation}
-    found = conv2d(x.reshape(problem.input_shape), packed, **numbers, **more)
-    return found.reshape(shape) if called.asked.return_stats is None else (found[0].reshape(shape), *found[1:])
-
-
-def _transposed(asked: Convolution, w: torch.Tensor) -> dict[str, Any]:
-    """Arguments of the functions of arrays of a transposed convolution."""
-    windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], asked.dilation, strict=True)]
-    each = zip(windows, asked.padding, strict=True)
-    taken = tuple((window - before, window - behind) for window, (before, behind) in each)
-    own = dataclasses.replace(asked, stride=asked.lhs_dilation, padding=taken)
-    return {**_numbers(own, ("stride", "padding", "dilation")), "groups": asked.groups}
-
-
-def _numbers(asked: Convolution, names: Sequence[str]) -> dict[str, Any]:
-    """Numbers of each axis as the functions of arrays take them, those of rows by themselves."""
-    each = {name: getattr(asked, name) for name in names}
-    return each if asked.rank > 1 else {name: value for name, (value,) in each.items()}
+BACKEND = Simulated()
 
 
 def compared(called: Called, found: Any) -> Any:
@@ -196,14 +135,8 @@ def _truth(called: Called, dtype: str) -> tuple[Any, Any]:
     return epilogue_ref(sums, *more, asked_norm), bound
 
 
-def filters_gradient(given: FilterCall) -> host.Filters:
-    """(dw, with `bias` db) of the kernel that a Neuron device would run."""
-    asked, x, g, size, dtype, bias = given
-    numbers = _numbers(asked, ("stride", "padding", "dilation"))
-    more = {"groups": asked.groups, "bias_gradient": bias, "out_dtype": DTYPES[dtype]}
-    found = _WEIGHT[asked.rank](to_numpy(x), size, to_numpy(g), **numbers, **more)
-    dw, db = found if bias else (found, None)
-    return from_numpy(dw), None if db is None else from_numpy(db)
+def _array(tensor: Tensor | None) -> Any:
+    return None if tensor is None else to_numpy(tensor)
 
 
 def compared_filters_gradient(given: FilterCall, found: host.Filters) -> host.Filters:
@@ -231,15 +164,3 @@ def compared_filters_gradient(given: FilterCall, found: host.Filters) -> host.Fi
         on = f"input {tuple(x.shape)} {DTYPES[x.dtype]}, filters {size}"
         agreements.require_near(one, other, bound, which, on, spreads)
     return expected
-
-
-def causal_conv1d_split(given: SplitCall, chunks: str | None = None) -> list[torch.Tensor]:
-    """Parts, and states, of the kernel that a Neuron device would run; chunks: of x's channels."""
-    rows, filters, added, before = map(_array, given[:4])
-    layout, final = given.layout, given.return_final_states
-    places = given.places if chunks is None else {**given.places, "chunks": chunks}
-    asked: dict[str, Any] = {"splits": given.splits, "activation": given.activation, "eps": given.eps, "layout": layout}
-    if is_step(rows.shape[layout.index("W")], filters.shape[1], before is not None, final, bool(places)):
-        return [from_numpy(one) for one in step_arrays(rows, before, filters, added, **asked)]
-    found = split_arrays(rows, filters, added, **asked, **places, initial_state=before, return_final_state=final)
-    return [from_numpy(one) for one in ((*found[0], *found[1:]) if isinstance(found[0], tuple) else found)]

@@ -7,7 +7,7 @@ squared differences, never a difference of squares.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from ...bounds import moments_bound, scale_shift_bound
+from ...launches import degree
 from ...norms import NUM_GROUPS, STATS
 from ..operators.called import Called
 from ..operators.frames import joined, last_of
 from ..operators.pixel_norm import both, finished
 from . import agreements, host, modes
-from .arrays import from_numpy, to_numpy
+from .arrays import to_numpy
 
 #: Cores of a launch in the simulator.
 SIMULATED = 2
@@ -54,9 +55,7 @@ class ScaleShift(NamedTuple):
 def parts_of(x: Tensor) -> int:
     """Parts of statistics of x: one of torch, one a core of a kernel."""
     if x.device.type in modes.NEURON:
-        from .device import cores
-
-        return cores()
+        return degree()
     return SIMULATED if modes.mode() == "simulate" else 1
 
 
@@ -65,18 +64,14 @@ def channel_stats(x: Tensor) -> Tensor:
     if modes.computer(x) and x.numel() == 0:
         return stats_by_torch(x)
 
-    def simulated() -> Tensor:
-        from ...api.statistics import channel_stats as by_kernel
+    def by_kernel(backend: Any) -> Tensor:
+        from ...kernels.statistics import channel_statistics
 
-        return from_numpy(by_kernel(to_numpy(x), lnc=SIMULATED))
+        found: Tensor = backend.launch(channel_statistics, x)
+        return found
 
-    stats: Tensor = modes.results(
-        x,
-        lambda: stats_by_torch(x),
-        lambda: _launch("channel_statistics")(x.contiguous()),
-        simulated,
-        lambda found: _compared_stats(x, found),
-    )
+    by_torch, compared = functools.partial(stats_by_torch, x), functools.partial(_compared_stats, x)
+    stats: Tensor = modes.results(x, by_torch, by_kernel, compared)
     return stats
 
 
@@ -122,19 +117,15 @@ def norm_scale_shift(stats: Tensor, weight: Tensor | None, bias: Tensor | None, 
     if modes.computer(stats) and 0 in stats.shape[1:3]:
         return norm_by_torch(*given)
 
-    def on_device() -> ScaleShift:
+    def by_kernel(backend: Any) -> ScaleShift:
+        from ...kernels.statistics import norm_scale_and_shift
+
         named = {"weight": weight, "bias": bias, **norm._asdict()}
         asked = {name: value for name, value in named.items() if value is not None}
-        return ScaleShift(*_launch("norm_scale_and_shift")((stats.contiguous(),), **asked))
-
-    def simulated() -> ScaleShift:
-        from ...api.statistics import norm_scale_shift as by_kernel
-
-        affine = (None if one is None else to_numpy(one) for one in (weight, bias))
-        return ScaleShift(*map(from_numpy, by_kernel(to_numpy(stats), *affine, **norm._asdict(), lnc=SIMULATED)))
+        return ScaleShift(*backend.launch(norm_scale_and_shift, (stats,), **asked))
 
     by_torch, compared = functools.partial(norm_by_torch, *given), functools.partial(_compared_norm, *given)
-    found: ScaleShift = modes.results(stats, by_torch, on_device, simulated, compared)
+    found: ScaleShift = modes.results(stats, by_torch, by_kernel, compared)
     return found
 
 
@@ -181,15 +172,6 @@ def spread(values: Tensor, channels: int) -> Tensor:
     if groups == channels:
         return values
     return values[..., None].expand(*values.shape, channels // groups).flatten(-2)
-
-
-def _launch(name: str) -> Callable[..., Any]:
-    """A kernel of statistics on the cores of a launch."""
-    from ...kernels import statistics as kernels
-    from .device import cores, launched
-
-    kernel: Callable[..., Any] = launched(getattr(kernels, name), cores())
-    return kernel
 
 
 def _compared_stats(x: Tensor, found: Tensor) -> Tensor:

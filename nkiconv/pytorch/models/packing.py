@@ -13,9 +13,9 @@ import torch
 
 from ... import rules
 from ...errors import NkiconvError, UnsupportedError, refused
+from ...launches import degree
 from ...planner import Request
 from ...planner.entry import answer
-from ..computers.device import cores
 from ..operators.filters import Freezes, refusal
 from .recording import Convolved, record
 from .report import Entry
@@ -60,7 +60,7 @@ def _times(convolved: Convolved) -> tuple[float, ...]:
     ways = [dataclasses.replace(convolved.asked, packed=packed) for packed in (False, True)]
     try:
         plans = [
-            answer(Request(problem=convolved.problem, lnc=cores(), asked=way, operation=convolved.operation))
+            answer(Request(problem=convolved.problem, lnc=degree(), asked=way, operation=convolved.operation))
             for way in ways
         ]
     except UnsupportedError:

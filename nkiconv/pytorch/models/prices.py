@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import NkiconvError
+from ...launches import degree
 from ...planner.entry import answer
 from ...planner.floors import pass_us
 from ...planner.request import Asked, Request
@@ -103,7 +104,7 @@ def statistics_pay(convolution: Any, x: Tensor) -> bool:
 
     def read_again(called: Called) -> float:
         call = Statistics(CHANNEL_STATS, (called.problem.output_shape, called.problem.dtype))
-        return taken(call, device.cores())[0]
+        return taken(call, degree())[0]
 
     return _pays(convolution, x, {"return_stats": "channel"}, read_again, convolution, STATISTICS)
 
@@ -170,12 +171,12 @@ def _request(called: Called, asked: Asked | None = None) -> Request:
 
 
 def _request_of(problem: Any, asked: Asked, operation: str = "conv2d") -> Request:
-    return Request(problem=problem, lnc=device.cores(), asked=asked, operation=operation)
+    return Request(problem=problem, lnc=degree(), asked=asked, operation=operation)
 
 
 def _pass_us(shape: Any, x: Tensor, reads: int = 1) -> float:
     """Of a pass that reads so many tensors of this shape, of x's dtype, and writes one."""
-    return pass_us(math.prod(map(int, shape)), DTYPES[x.dtype], device.cores(), reads)
+    return pass_us(math.prod(map(int, shape)), DTYPES[x.dtype], degree(), reads)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -18,10 +18,10 @@ class Block(NamedTuple):
     """An operator; its functions take a call, whose first tensor has the rows.
 
     arguments: tensors first, the layer last; call: makes a call of them. check: refuses them. made: results without
-    values. by_torch, on_device, simulated: results, tensors that are no views. compared: takes a call and the
-    simulator's results, returns torch's if these are near enough. again: results by operators that autograd knows.
-    flops: of `Transforms`. rows: places of tensors with a row for each of the first's; none where batches may not be
-    rows.
+    values. by_torch, by_kernel: results, tensors that are no views; the latter takes a `kernels.Backend` too.
+    compared: takes a call and the simulator's results, returns torch's if these are near enough. again: results by
+    operators that autograd knows. flops: of `Transforms`. rows: places of tensors with a row for each of the first's;
+    none where batches may not be rows.
     """
 
     name: str
@@ -31,8 +31,7 @@ class Block(NamedTuple):
     check: Callable[[Any], None]
     made: Callable[[Any], Sequence[Tensor]]
     by_torch: Callable[[Any], Sequence[Tensor]]
-    on_device: Callable[[Any], Sequence[Tensor]]
-    simulated: Callable[[Any], Sequence[Tensor]]
+    by_kernel: Callable[[Any, Any], Sequence[Tensor]]
     compared: Callable[[Any, Any], Sequence[Tensor]]
     again: Callable[[Any], Sequence[Tensor]]
     flops: Callable[..., int]
@@ -54,8 +53,7 @@ def define_block(block: Block) -> Any:
         found = modes.results(
             given[0],
             lambda: block.by_torch(given),
-            lambda: block.on_device(given),
-            lambda: block.simulated(given),
+            lambda backend: block.by_kernel(given, backend),
             lambda found: block.compared(given, found),
         )
         return packed(found)
