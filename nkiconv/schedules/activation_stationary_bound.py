@@ -89,7 +89,7 @@ class Bound:
 
     def windows(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for the first windows, of evacuation, and of DMA; filters come first."""
-        plan, geometry, kn, k_tiles = self.plan, self.geometry, self.plan.batches[0][1], len(self.plan.tiles)
+        plan, geometry, kn, k_tiles = self.plan, self.geometry, self.plan.batches[0][1], len(self.plan.k_tiles)
         blocks, run = div_ceil(len(plan.items), PARTS), geometry.columns.taps * geometry.C
         each = geometry.planes.out * geometry.rows.out * geometry.columns.out * len(plan.batches) / len(plan.items)
         x_ns = self.moved_ns(each * filter_rows(geometry) * run, run, each)

@@ -19,7 +19,7 @@ from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
-from .pixel_tiles import SHARDS, PixelItems, PixelSchedule, PixelSettings, make_pixels, read_pixels, seen_rows
+from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, read_pixels, seen_rows
 from .prices import last_store_ns, matmul_rates, met_outputs
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
@@ -77,7 +77,7 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
             return None, reason
         made = make_pixels(geometry, options, settings)
     norm = options.epilogue.norm
-    if isinstance(made, PixelItems) and norm is not None and len(made.batches) > 1:
+    if isinstance(made, PixelSchedule) and norm is not None and len(made.batches) > 1:
         return None, (
             f"y_norm={norm.kind}, config shard={settings.shard}: filters of all K={geometry.K} output channels "
             f"must be in SBUF together; use shard=images, or normalize y"

@@ -24,11 +24,16 @@ class FilterSchedule:
     loads; warm-up matmuls. by_rows: whether y is stored by rows."""
 
     by_rows: ClassVar[bool]
+    #: whether K tiles are rows of taps of a channel
+    of_windows: ClassVar[bool] = False
 
     k_tiles: list[list[KTilePiece]]
     places: list[list[Place]]
     way: str
     warmup: int
+    #: whether filters are loaded whole, for a transpose that places them on the partitions of all slots and shifts, or
+    #: of rows of taps
+    packs: bool
 
 
 def way_of(geometry: Geometry, by_rows: bool) -> str:
@@ -52,18 +57,21 @@ def comes_raw(way: str) -> bool:
 def raw_blocks(geometry: Geometry, plan: FilterSchedule, k_tile: int) -> list[TapBlock]:
     """(first row, rows, first column, columns) of blocks of taps that are loaded together: all taps if pieces of
     channels have different ones."""
-    if plan.way == "backwards" or plan.by_rows:
+    if plan.way == "backwards" or plan.by_rows or plan.packs:
         return [(0, filter_rows(geometry), 0, geometry.columns.taps)]
     return tap_blocks(geometry, plan.k_tiles[k_tile][0].count, RAW_BYTES)
 
 
 def raw_block_bytes(geometry: Geometry, plan: FilterSchedule, k_tile: int, block: TapBlock, kn: int) -> int:
     """Bytes a partition of a block in memory order."""
-    return (kn if plan.way == "backwards" else plan.k_tiles[k_tile][0].count) * block[1] * block[3] * geometry.itemsize
+    channels = geometry.C if plan.packs else plan.k_tiles[k_tile][0].count
+    return (kn if plan.way == "backwards" else channels) * block[1] * block[3] * geometry.itemsize
 
 
 def alike(plan: FilterSchedule) -> list[list[int]]:
-    """Neighbouring K tiles with filters of the same channels, which are loaded once."""
+    """Neighbouring K tiles with filters of the same channels, or of whole filters, which are loaded once."""
+    if plan.packs:
+        return [list(range(len(plan.k_tiles)))]
     every = groupby(range(len(plan.k_tiles)), key=lambda k_tile: plan.k_tiles[k_tile][0].c0)
     return [list(some) for _, some in every]
 

@@ -348,9 +348,11 @@ class PixelItem:
 
 
 @dataclass(frozen=True)
-class PixelItems:
-    """The schedule of y as NHWC: batches (first, count) of output channels whose filters are in SBUF together; items
-    in order."""
+class PixelSchedule(FilterSchedule):
+    """The schedule of y as NHWC: K tiles of one KTilePiece each; batches (first, count) of output channels whose
+    filters are in SBUF together; items in order."""
+
+    by_rows = False
 
     source: Source
     sizes: Cut
@@ -358,18 +360,8 @@ class PixelItems:
     #: most output channels of a matmul
     most_k: int
     items: list[PixelItem]
-
-
-@dataclass(frozen=True)
-class PixelSchedule(PixelItems, FilterSchedule):
-    """The schedule of blocks of pixels: K tiles of one KTilePiece each."""
-
-    by_rows = False
-
     #: banks of accumulators that take a group's filters as these arrive
     banks: int
-    #: whether a transpose places filters on the partitions of all slots and shifts
-    packs: bool
     #: the Source of the last K tile, if it has its own
     rest: Source | None
 

@@ -124,6 +124,7 @@ def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> Ro
             blocks=div_ceil(zn * K, P_MAX),
             ring=window_of(geometry.rows, 2),
             warmup=settings.warmup,
+            packs=False,
             loop=settings.loop,
             steps=None,
         )

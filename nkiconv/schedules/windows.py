@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.timing.target import Target
+from .channel_pieces import KTilePiece, Place
 from .cuts import Outputs
-from .geometry import Geometry, filter_rows, is_evenly_apart, is_transposed, num_taps, sees_itself, writes_rows
+from .geometry import Axis, Geometry, filter_rows, is_evenly_apart, is_transposed, num_taps, sees_itself, writes_rows
 from .moving_filters import way_of
 from .options import Options, keeps_sums, norm_bytes
-from .pixel_tiles import SHARDS, Cut, PixelItem, PixelItems, Source, cut_of, is_padded, source_of
+from .pixel_tiles import SHARDS, Cut, PixelItem, PixelSchedule, Source, cut_of, is_padded
 from .prices import array_end_ns, matmul_ns, moved_ns, transpose_ns
 from .settings import WARM_UPS, Settings, choice, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut_into, div_ceil, fits_sbuf
@@ -41,21 +42,11 @@ class WindowSettings(Settings):
 
 
 @dataclass(frozen=True)
-class WindowTile:
-    """A K tile: some rows of taps of a channel."""
+class WindowSchedule(PixelSchedule):
+    """Blocks of at most 128 pixels, as of a 1x1 convolution; a K tile has the taps of some rows, from `r` on, of a
+    channel."""
 
-    c: int
-    r0: int
-    rn: int
-
-
-@dataclass(frozen=True)
-class WindowSchedule(PixelItems):
-    """Blocks of at most 128 pixels, each with all K tiles; way: of filters' loads."""
-
-    tiles: tuple[WindowTile, ...]
-    way: str
-    warmup: int
+    of_windows = True
 
 
 def has_windows(geometry: Geometry) -> bool:
@@ -85,29 +76,34 @@ def windows_ns(target: Target, geometry: Geometry) -> float:
 
 def blocks_of(geometry: Geometry) -> tuple[Source, Cut, list[Outputs]]:
     """Source and sizes of blocks of pixels, and the blocks."""
-    source = source_of(geometry, 1, 1, 1)
-    sizes = cut_of(source, geometry, 1, num_taps(geometry) * geometry.columns.out * P_MAX)
-    images, rows = geometry.planes.out, geometry.rows.out
+    rows, columns = (Axis(size=axis.out, taps=1, out=axis.out) for axis in (geometry.rows, geometry.columns))
+    source = Source(geometry.planes, rows, columns, 1, 1, 1, 1, False)
+    sizes, images = cut_of(source, geometry, 1, P_MAX), geometry.planes.out
     groups = cut_into(images, div_ceil(images, sizes.images))
-    heights = cut_into(rows, div_ceil(rows, sizes.rows))
+    heights = cut_into(rows.out, div_ceil(rows.out, sizes.rows))
     return source, sizes, [Outputs(*z, *p, *q) for z in groups for p in heights for q in sizes.parts]
 
 
 def make_windows(geometry: Geometry, options: Options, settings: WindowSettings) -> WindowSchedule | None:
     """The WindowSchedule of settings; None if SBUF has no room."""
-    source, sizes, blocks = blocks_of(geometry)
+    (source, sizes, blocks), S, way = blocks_of(geometry), geometry.columns.taps, way_of(geometry, False)
     by_channels = settings.shard == "channels" and geometry.K > 1
     batches = cut_into(geometry.K, PARTS if by_channels else 1)
-    most = cut_into(filter_rows(geometry), div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps))
+    most = cut_into(filter_rows(geometry), div_ceil(filter_rows(geometry), P_MAX // S))
+    k_tiles = [[KTilePiece(part=0, c0=c, count=rn * S, r=r0, s=0)] for r0, rn in most for c in range(geometry.C)]
     found = WindowSchedule(
-        way=way_of(geometry, False),
+        way=way,
         warmup=settings.warmup,
         source=source,
         sizes=sizes,
         batches=batches,
         most_k=BANK_COLUMNS,
         items=[PixelItem(batch, one) for batch in range(len(batches)) for one in blocks],
-        tiles=tuple(WindowTile(c, *rows) for rows in most for c in range(geometry.C)),
+        k_tiles=k_tiles,
+        places=[[Place(0, 0, 0, 1)]] * len(k_tiles),
+        banks=1,
+        packs=way != "copy",
+        rest=None,
     )
     return found if fits_sbuf(window_bytes(geometry, found, options)) else None
 

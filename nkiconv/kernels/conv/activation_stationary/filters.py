@@ -37,17 +37,16 @@ class Filters:
         self.k0, self.kn, self.ends, self.tiles, self.raws, self.done = k0, kn, [], [], [], 0
         self.loads: list[Any] = []
         plan = self.plan
-        self.packs, self.sources = not plan.by_rows and plan.packs, [] if plan.by_rows else plan.sources
-        self.is_raw = self.packs or comes_raw(plan.way)
-        folds = [] if self.packs else self.sources
+        self.sources, self.is_raw = [] if plan.by_rows else plan.sources, plan.packs or comes_raw(plan.way)
+        folds = [] if plan.packs else self.sources
         self.to_fold = [k_tile for k_tile, source in enumerate(folds) if source.copies * source.fold > 1]
         for k_tile, (pieces, places) in enumerate(zip(plan.k_tiles, plan.places)):
             shape = (parts_of(pieces, len(pieces)), len(places), kn)
-            if self.packs:
+            if plan.packs:
                 source = self.sources[k_tile]
                 shape = (source.copies * shape[0], source.taps, source.fold * kn)
             self.tiles.append(nl.ndarray(shape, dtype=self.operands.w_dtype, buffer=nl.sbuf))
-        for k_tiles in [list(range(len(plan.k_tiles)))] if self.packs else alike(plan):
+        for k_tiles in alike(plan):
             blocks = raw_blocks(self.geometry, plan, k_tiles[0]) if self.is_raw else [None]
             parts = cut(kn, nl.tile_size.pmax) if self.is_raw else [(0, kn)]
             self.loads += [(k_tiles, block, part) for block in blocks for part in parts]
@@ -71,7 +70,7 @@ class Filters:
         by_k, by_c, by_r, by_s = strides
         (k_tile, *_), block, part = self.loads[self.done + len(self.raws)]
         own, tile_sbuf = self.plan.k_tiles[k_tile][0], self.tiles[k_tile]
-        if self.packs:
+        if self.plan.packs:
             self.raws.append(load_as_stored(self.operands, geometry, (self.k0 + part[0], part[1])))
             return
         if self.is_raw:
@@ -81,6 +80,9 @@ class Filters:
         self.done += 1
         offset, strides = self.k0 * by_k + own.c0 * by_c, (by_c, by_r, by_s, by_k)
         shape = (own.count, filter_rows(geometry), geometry.columns.taps, self.kn)
+        if self.plan.of_windows:
+            offset, strides = offset + own.r * by_r, (by_r, by_s, 1, by_k)
+            shape = (own.count // geometry.columns.taps, geometry.columns.taps, 1, self.kn)
         if geometry.packed > 0:
             load_packed(tile_sbuf, w_hbm, geometry, own.c0, own.count, self.k0, self.kn)
         elif self.plan.way == "copy":
@@ -92,10 +94,10 @@ class Filters:
         """The number of loads of K tiles up to `k_tile` that are not in place yet."""
         return max(0, self.ends[min(k_tile, len(self.ends) - 1)] - self.done)
 
-    def complete(self, k_tile):
-        """Put all of a K tile in place, and start the loads of later ones."""
+    def complete(self, k_tile, end):
+        """Put a K tile in place, of whole filters output channels before `end`, and start the loads of later ones."""
         self.load(k_tile)
-        while self.waiting(k_tile) > 0:
+        while self.waiting(k_tile) > 0 and not (self.plan.packs and self.loads[self.done][2][0] >= end):
             self.place_next()
         self.load(len(self.ends) - 1)
         if k_tile in self.to_fold:
@@ -112,7 +114,11 @@ class Filters:
             if self.plan.way == "backwards":
                 own_sbuf = self.tiles[k_tile][0 : raw_sbuf.shape[0], :, part[0] : sum(part)]
                 copy_backwards(own_sbuf, raw_sbuf, self.ledger)
-            elif self.packs:
+            elif self.plan.of_windows:
+                own, into = self.plan.k_tiles[k_tile][0], self.tiles[k_tile][:, :, part[0] : sum(part)]
+                view = raw_sbuf[:, own.c0, own.r : own.r + own.count // raw_sbuf.shape[3]]
+                transpose_together(into, [view], self.geometry.itemsize, self.ledger)
+            elif self.plan.packs:
                 self.transpose_packed(k_tile, part, raw_sbuf)
             else:
                 self.transpose_block(k_tile, block, part, raw_sbuf)

@@ -33,13 +33,11 @@ class Core:
         """Compute output tiles, or some banks of one, in order: each is (products, leave).
 
         products(K tile): yields (sums, stationary, moving, whether the matmul accumulates); leave(): evacuates the
-        sums. Filters that are moving operands are put in place between matmuls of the K tile before.
+        sums. Moving filters that no matmul waits for are put in place between matmuls.
         """
         for products, leave in tiles:
             filters = self.filters
             for k_tile in range(1 if filters is None else len(self.plan.k_tiles)):
-                if filters is not None:
-                    filters.complete(k_tile)
                 for dst, stationary, moving, adds in products(k_tile):
                     multiply(dst, of_array(stationary, self.operands), of_array(moving, self.operands), adds)
                     if filters is not None and filters.waiting(k_tile + 1) > 0:

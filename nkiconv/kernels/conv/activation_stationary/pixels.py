@@ -69,21 +69,21 @@ class PixelCore(Core):
             if fresh:
                 self.filters = Filters(self, k0, kn)
                 if self.filters.to_fold and not is_transposed(self.geometry):  # DMA places them, and may load x later
-                    self.filters.complete(0)
-            if now is None:
-                now = self.load_out_tile(item.out_tile, True)
+                    self.filters.complete(0, kn)
+            first = self.load_out_tile(item.out_tile, True) if index == 0 else None
             if fresh:
                 self.load_bias(k0, kn, plan.source.fold)
-            later = None
-            if index + 1 < len(items):
-                after, later = items[index + 1].out_tile, now
-                if after != item.out_tile:
-                    later = self.load_out_tile(after, False)
+            after, later = items[min(index + 1, len(items) - 1)].out_tile, None
+            if after != item.out_tile:
+                later = self.load_out_tile(after, False)
+            now = now if first is None else self.arrived(item.out_tile, first)
             banks = self.banks_of(item, kn * plan.source.fold)
             together = min(len(banks), plan.banks if fresh else 1)
             for some in [banks[:together], *([bank] for bank in banks[together:])]:
+                if later is not None and some[-1] is banks[-1]:
+                    later = self.arrived(after, later)
                 yield self.sums_of(item, now, some)
-            now = later
+            now = now if later is None else later
 
     def load_out_tile(self, out_tile, start):
         """Load x of an output tile, the windows of its K tiles. start: it is the first: the first block's x and the
@@ -100,6 +100,11 @@ class PixelCore(Core):
                 self.load_part(out_tile, windows[k_tile], k_tile, *part)
                 if start and index == 0:
                     self.filters.load(k_tile)
+        return windows
+
+    def arrived(self, out_tile, windows):
+        """The windows of K tiles of x as `load_out_tile` loaded it: before an output tile's last bank those of the
+        next."""
         return windows
 
     def new_windows(self, source, k_tiles, out_tile, engine):
@@ -193,6 +198,7 @@ class PixelCore(Core):
                     nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
 
         def products(k_tile):
+            self.filters.complete(k_tile, max(bank.k0 + bank.kn for bank in banks))
             filters, source = self.filters.tiles[k_tile], self.plan.sources[k_tile]
             for tap in range(source.taps):
                 for bank in banks:

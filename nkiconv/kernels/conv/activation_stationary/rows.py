@@ -199,6 +199,7 @@ class RowCore(Core):
         sums = [nl.ndarray((positions, count, K), dtype=nl.float32, buffer=nl.psum) for _, count in banks]
 
         def products(k_tile):
+            self.filters.complete(k_tile, K)
             for index, product in enumerate(plan.products[k_tile]):
                 x_sbuf = rows_of_x[product.r]
                 parts = parts_of(plan.k_tiles[k_tile], product.pieces)
