@@ -158,7 +158,7 @@ class Geometry:
     #: the precision of products: None, or one of PRECISIONS
     precision: str | None
     #: whether the filter is one of a transposed convolution: taps in reverse order; with several groups [C, K / groups,
-    #: ...], with strides along a group's k and along all c (see `flip`)
+    #: ...], with strides along a group's k and along all c
     flipped: bool
     #: Frames that precede the planes of x's tensor, counted in planes.size, or None
     frames: Frames | None

@@ -289,10 +289,10 @@ def can_move(geometry: Geometry) -> bool:
     return geometry.itemsize == 2 and plain
 
 
-def by_input(geometry: Geometry) -> bool:
-    """Whether filters are loaded by input channels, with taps reversed: in transposed convolutions whose groups share
-    no M tile."""
-    return geometry.flipped and has_own_m_tiles(geometry)
+def by_input(geometry: Geometry, m_tile: MTile) -> bool:
+    """Whether filters are loaded by input channels, with taps reversed: in transposed convolutions, unless each channel
+    has its own filters."""
+    return geometry.flipped and not is_depthwise_m_tile(geometry, m_tile)
 
 
 def has_own_m_tiles(geometry: Geometry) -> bool:
@@ -303,7 +303,8 @@ def has_own_m_tiles(geometry: Geometry) -> bool:
 
 def lies_ready(geometry: Geometry, m_tile: MTile, k_tile: KTile) -> bool:
     """Whether a transposed convolution's filters are stationaries as loaded: [c, k, taps reversed]."""
-    return by_input(geometry) and m_tile.rows == 1 and k_tile.depth == 1
+    plain = m_tile.rows == m_tile.pack == k_tile.depth == 1 and k_tile.pairing == ALONE
+    return by_input(geometry, m_tile) and plain and geometry.precision != "fp16x3"
 
 
 def can_together(geometry: Geometry, batch: Batch) -> bool:

@@ -151,7 +151,7 @@ class Bound:
         """ns of DMA for a K tile's filters of an M tile, in memory order."""
         geometry, channels, parts = self.geometry, m_tile.k_tiles[0].cn // m_tile.pack, m_tile.kn
         run = self.taps * (channels if geometry.w_strides[1] == self.taps else 1)
-        if by_input(geometry):
+        if by_input(geometry, m_tile):
             parts, channels, run = m_tile.k_tiles[0].cn, m_tile.kn, m_tile.kn * self.taps
         elif geometry.w_strides[3] != 1:  # single elements: channels lie between taps
             run = 1

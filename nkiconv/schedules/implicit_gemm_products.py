@@ -392,7 +392,7 @@ def kind_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, moved: bool) -> st
         return PACKED
     if is_depthwise_m_tile(geometry, m_tile):
         return DIAGONALS
-    if by_input(geometry):
+    if by_input(geometry, m_tile):
         return READY if lies_ready(geometry, m_tile, k_tile) else BACKWARDS
     return PLAIN if geometry.direct is None else PLANES
 
@@ -402,13 +402,13 @@ def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, mov
     R, S, kind = filter_rows(geometry), geometry.columns.taps, kind_of(geometry, m_tile, k_tile, moved)
     per_c = geometry.C // geometry.groups
     own = per_c if m_tile.pack > 1 else k_tile.cn
-    parts = tap_blocks(geometry, own, RAW_BYTES) if kind in (PLAIN, MOVED) and not geometry.flipped else [(0, R, 0, S)]
+    parts = tap_blocks(geometry, own, RAW_BYTES) if kind in (PLAIN, MOVED) else [(0, R, 0, S)]
     for slot in range(k_tile.slots):
         c0 = 0 if m_tile.pack > 1 else k_tile.first_channel(slot) % per_c
         for r0, rn, s0, sn in parts:
             elements = own * rn * sn if geometry.direct is None else own * num_taps(geometry.direct)
             if kind == BACKWARDS:
-                elements = m_tile.kn * R * S
+                elements = m_tile.kn // m_tile.pack * R * S
             if kind == READY or (kind == PACKED and geometry.precision != "fp16x3"):
                 elements = 0
             size = elements * geometry.itemsize
@@ -418,7 +418,7 @@ def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, mov
 def _pieces_of(geometry: Geometry, block: FilterBlock, index: int) -> Iterator[Piece]:
     """Pieces of a block: for each row groups of taps of one depth, at most a transposed bank of them."""
     k_tile, S = block.k_tile, geometry.columns.taps
-    if block.kind in (DIAGONALS, MOVED) or (block.kind == PACKED and geometry.precision == "fp16x3"):
+    if block.kind in (DIAGONALS, MOVED) or (block.kind in (PACKED, BACKWARDS) and geometry.precision == "fp16x3"):
         yield Piece(index, 0, 0, S, 1)
     elif block.kind not in (PACKED, READY):
         most, depth = transposes_of_bank(block.m_tile.kn, geometry.itemsize), k_tile.depth

@@ -184,8 +184,8 @@ class Schedule:
         m_tiles = [m_tile for batch in self.batches for m_tile in batch]
         channels = [m_tile.k_tiles[0].cn // m_tile.pack for m_tile in m_tiles]
         blocks = [max(cn * item, min(RAW_BYTES, cn * taps * item)) for cn in channels]
-        if by_input(geometry):
-            blocks = [m_tile.kn * taps * item for m_tile in m_tiles]
+        if by_input(geometry, m_tiles[0]):
+            blocks = [m_tile.kn // m_tile.pack * taps * item for m_tile in m_tiles]
         # also the block in the order of x on the partitions
         own = 2 if needs_order(geometry) else 1
         raw_bytes = 2 * (max(max(AHEAD_BYTES, block) + own * block for block in blocks) + P_MAX * item)

@@ -54,8 +54,8 @@ def planes_unsupported(algorithm: str, geometry: Geometry, options: Options) -> 
         reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
     elif of_taps == 0 or geometry.x_strides[0] == 1 or geometry.hbm_itemsize == 1 or options.strict_nonfinite:
         reason = "needs rows of x in HBM of 16 or 32 bits, and multiplies planes outside x by zero"
-    elif geometry.packed == 0 and not taps_are_inside(geometry):
-        reason = "needs filters that are packed or lie as KCTRS"
+    elif geometry.flipped or (geometry.packed == 0 and not taps_are_inside(geometry)):
+        reason = "needs filters that are packed or lie as KCTRS, not those of transposed convolutions"
     return reason if reason == "" else f"config planes=channels: {reason}; use 'taps'"
 
 

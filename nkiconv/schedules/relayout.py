@@ -1,12 +1,9 @@
-"""Copies in HBM for algorithms that do not read x, y or a filter as they are stored, and their bounds.
+"""Copies in HBM for algorithms that do not read x or write y as they are stored, and their bounds.
 
 NHWC, for algorithms that read rows of x and write rows of y: a copy of x transposes c, contiguous in the source, and w,
 contiguous in the copy; a copy of y the reverse. DMA transposes them on the way to SBUF, from where they are stored as
 runs. With few channels, or elements of one byte, an engine sorts the pixels of whole rows instead, as few partitions
 would be slow, and DMA transposes no single bytes.
-
-Transposed convolutions: convolutions of x with lhs_dilation, whose filter, [C, K / groups, ...], has its taps in
-reverse order and its channels swapped. Some algorithms read such filters as stored, others a copy with taps in order.
 """
 
 from __future__ import annotations
@@ -18,12 +15,10 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .cuts import cut_planes, most_of
-from .geometry import Geometry, are_side_by_side, is_transposed, num_taps, parts_of_x, writes_rows
-from .implicit_gemm import has_own_m_tiles
+from .geometry import Geometry, are_side_by_side, is_transposed, parts_of_x, writes_rows
 from .options import Options
-from .patches import is_patches
 from .prices import round_trip_ns, transposed_ns
-from .tiles import P_MAX, PARTS, Part, cut, cut_at, div_ceil
+from .tiles import P_MAX, PARTS, cut, div_ceil
 from .windows import has_windows, windows_ns
 
 #: Algorithms that write NHWC without a copy; those that read it without one, except x of single bytes.
@@ -31,8 +26,8 @@ OWN = ("implicit_gemm", "activation_stationary")
 READS_OWN = (*OWN, "weight_stationary")
 #: Most channels, at most as many as columns, with which an engine sorts the pixels of rows.
 FEW = 64
-#: Bytes a partition of one piece of a copy of x or y, and of filters.
-PIECE_BYTES, FLIP_BYTES = 16_384, 8192
+#: Bytes a partition of one piece of a copy.
+PIECE_BYTES = 16_384
 #: Least ratio of the time of DMA transposes to that of sorting pixels at which sorting pays: matmuls hide transposes,
 #: and wait for the sorted copy. By `python tests/few_channels` 2.5 takes 1.01 times as long as the faster way, 1.14 at
 #: worst; so does 2.2. With 7x7 filters, 2.1 takes 1.38 times as long at worst.
@@ -108,9 +103,8 @@ def copies_y(algorithm: str, geometry: Geometry) -> bool:
 
 
 def plain_of(algorithm: str, geometry: Geometry) -> Geometry:
-    """The Geometry of an algorithm, with the strides of the copies, of filters too."""
-    found = forwards_of(algorithm, geometry)
-    rows, columns = geometry.rows, geometry.columns
+    """The Geometry of an algorithm, with the strides of the copies."""
+    found, rows, columns = geometry, geometry.rows, geometry.columns
     if copies_x(algorithm, geometry):
         x_strides = dense(geometry.C, rows.size, columns.size)
         found = replace(found, x_strides=x_strides, frames=None, rows_stored=0)
@@ -240,55 +234,6 @@ def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
     return [(*n, *a, *h, *b) for n, a, h, b in every]
 
 
-def flips(algorithm: str, geometry: Geometry) -> bool:
-    """Whether an algorithm gets a copy of the filter."""
-    return geometry.flipped and not reads_backwards(algorithm, geometry)
-
-
-def reads_backwards(algorithm: str, geometry: Geometry) -> bool:
-    """Whether an algorithm reads filters of transposed convolutions as stored, some only of images."""
-    images = geometry.groups == 1 and geometry.planes.taps == 1
-    if algorithm == "implicit_gemm":
-        plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
-        if plain and geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K:
-            return True
-        by_input = has_own_m_tiles(geometry) and geometry.groups != geometry.C
-        if not plain or geometry.planes.taps > 1 or not by_input:
-            return False
-        return geometry.groups > 1 or geometry.C > 1
-    if algorithm == "stacked":
-        return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
-    if algorithm == "activation_stationary":
-        return images or geometry.groups > 1 or writes_rows(geometry) or is_patches(geometry)
-    return algorithm == "weight_stationary"
-
-
-def has_outputs_first(geometry: Geometry) -> bool:
-    """Whether a filter's copy is [K, C / groups, ...]: with groups, or if planes of taps may be channels."""
-    few = geometry.C * geometry.planes.taps <= P_MAX
-    return geometry.groups > 1 or (geometry.planes.taps > 1 and few)
-
-
-def forwards_of(algorithm: str, geometry: Geometry) -> Geometry:
-    """The Geometry of an algorithm, with the strides of the filter's copy, [C, K, ...] or [K, C / groups, ...]."""
-    if not flips(algorithm, geometry):
-        return geometry
-    taps, columns, each = num_taps(geometry), geometry.columns.taps, geometry.C // geometry.groups
-    of_k, of_c = (each * taps, taps) if has_outputs_first(geometry) else (taps, geometry.K * taps)
-    return replace(geometry, w_strides=(of_k, of_c, columns, 1), flipped=False)
-
-
-def flip_pieces(geometry: Geometry) -> list[tuple[Part, Part]]:
-    """((first input channel, how many), (first output channel of a group, how many)) of pieces: whole groups of input
-    channels, or parts of one."""
-    each = geometry.C // geometry.groups
-    most_k = max(1, FLIP_BYTES // (num_taps(geometry) * geometry.itemsize))
-    channels = cut_at(geometry.C, P_MAX // each * each) if each <= P_MAX else []
-    if geometry.groups == 1 or each > P_MAX:
-        channels = [(g * each + c, cn) for g in range(geometry.groups) for c, cn in cut(each, P_MAX)]
-    return list(itertools.product(channels, cut(geometry.K // geometry.groups, most_k)))
-
-
 def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Options) -> float:
     """ns of both cores for the copies; images of one pixel, which have both layouts, for DMA of single elements."""
     pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
@@ -299,23 +244,7 @@ def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Opt
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
     ends_ns = round_trip_ns(target)  # of each copy, which another one waits for
     found += ends_ns * (copies_x(algorithm, geometry) + copies_y(algorithm, geometry))
-    if flips(algorithm, geometry):
-        found += ends_ns + _flip_ns(target, geometry)
     return found + copies_ns(target, copies_of(algorithm, geometry, options))
-
-
-def _flip_ns(target: Target, geometry: Geometry) -> float:
-    """ns of a core for its copy of the filter with taps in order. With one group the taps of each output channel are a
-    separate run of the copy, whose load is included."""
-    taps, item, pieces = num_taps(geometry), geometry.hbm_itemsize, flip_pieces(geometry)
-    per_group = geometry.K // geometry.groups
-    elements = geometry.C * per_group * taps
-    rows = sum(part[1] for part, _ in pieces)
-    copied_ns = len(pieces) * taps * target.vector_fixed_ns + elements / rows * len(pieces) * target.vector_16bit_ns
-    moved_ns = 2 * elements * item * target.hbm_byte_ns
-    short = geometry.C // geometry.groups > 1
-    runs_ns = geometry.C * per_group * target.run_ns(taps * item) / target.dma_engines if short else 0.0
-    return float(max(copied_ns, moved_ns) + runs_ns / (PARTS if geometry.groups == 1 else 1))
 
 
 def copies_ns(target: Target, parts: list[Transposed]) -> float:

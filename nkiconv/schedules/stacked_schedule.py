@@ -433,8 +433,8 @@ class Stack:
 
 def loads_by_input(geometry: Geometry, kn: int) -> bool:
     """Whether filters of an M tile are loaded by input channels, in runs of all `kn` of them: those of transposed
-    convolutions, whose runs have the taps of one channel only, if that makes many."""
-    return geometry.flipped and kn * geometry.C > RUNS_A_TAP * num_taps(geometry)
+    convolutions of images, whose runs have the taps of one channel only, if that makes many."""
+    return geometry.flipped and geometry.planes.taps == 1 and kn * geometry.C > RUNS_A_TAP * num_taps(geometry)
 
 
 @lru_cache(maxsize=4096)

@@ -138,7 +138,6 @@ EXACT = {
     f"{GEMM}: M tiles of a few channels": (FOLDED, GEMM, {"shard": "channels"}),
     f"{GEMM}: strided": (STRIDED, GEMM, {}),
     f"{GEMM}: one tap": (ONE_TAP, GEMM, {}),
-    f"{GEMM}: planes of taps as channels": (VOLUMES["few channels"], GEMM, {"planes": "channels"}),
     **{f"M packing: {C} channels": _few_outputs(C, lanes=1) for C in (64, 130)},
     **{f"M packing: {C} channels, lanes": _few_outputs(C, lanes=2) for C in (40, 64)},
     **{f"K packing: {why}": (one, K_PACKING, {}) for why, one in FEW.items()},
@@ -150,7 +149,7 @@ EXACT = {
     "K packing: a rest": (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="apart", rest=3)),
     "K packing: depthwise": (PLAIN_GROUPS["depthwise"], K_PACKING, {}),
     "K packing: depthwise volumes": (PLAIN_GROUPS["depthwise volumes"], K_PACKING, {}),
-    "K packing: planes of taps as channels": (VOLUMES["few channels"], K_PACKING, {"planes": "channels"}),
+    "K packing: volumes": (VOLUMES["few channels"], K_PACKING, {}),
     "Toeplitz blocks: depthwise": (PLAIN_GROUPS["depthwise"], PIXELS, {}),
     **{f"rows: {why}": (one, PIXELS, {}) for why, one in VOLUMES.items()},
     **{f"patches: {why}": (one, PIXELS, {}) for why, one in PATCHES.items()},
@@ -161,13 +160,17 @@ EXACT = {
     "pixels: one tap": (ONE_TAP, PIXELS, {}),
     "fp8": (STRIDED, None, {}),
     "fp8, phases": (CALLS["gan"], BLOCKS, {}),
+    "fp8, K packing": (FEW["3x3"], K_PACKING, {}),
+    "fp8, groups": (PLAIN_GROUPS["groups of three"], GEMM, {}),
+    "fp8, pairs": (TWO_K_TILES, GEMM, {"product": "fp8_pairs", "fold": "none"}),
+    "fp8, folded pairs": (FOLDED, GEMM, {"product": "fp8_pairs", "fold": "inputs"}),
 }  # fmt: skip
 #: dtype and precision.
-DTYPES = {"bf16": None, "fp16": None, "fp32": None, "fp32 as tf32": "tf32", "fp32 as bf16": "bf16"}
+DTYPES = {"bf16": None, "fp16": None, "fp32": None, **{f"fp32 as {one}": one for one in ("tf32", "bf16", "fp16x3")}}
 RUNS = [(why, "fp8_e4m3") for why in EXACT if why.startswith("fp8")]
 RUNS += [
     (why, dtype) for why, (_, algorithm, _) in EXACT.items() for dtype in DTYPES
-    if algorithm == GEMM or not (why.startswith("fp8") or DTYPES[dtype])
+    if not why.startswith("fp8") and (algorithm == GEMM or not DTYPES[dtype])
 ]  # fmt: skip
 
 
@@ -231,8 +234,8 @@ def test_both_cores_give_the_bits_of_one(shard):
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_wide_filters_are_read_where_they_are(groups):
+@pytest.mark.parametrize("groups", [1, 2, 4, 96])
+def test_filters_are_read_where_they_are(groups):
     same = ((1, 1), (1, 1))
     problem = ConvProblem(N=1, C=288, H=7, W=7, K=288, R=3, S=3, groups=groups, padding=same).toward("dgrad")
     operation, request = operation_of(problem), Request(problem=problem)
@@ -317,6 +320,7 @@ def test_refusals(changed, message):
     (Transposed(1, 6, 6, 6, (4, 5), (1, 2), (2, 4), (0, 0), (1, 1), (1, 1)), BLOCKS, {},
      "of groups takes blocks of at most 4 phases"),
     (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="straight"), "filters=straight: a rotated filter is rev"),
+    (VOLUMES["few channels"], GEMM, {"planes": "channels"}, "planes=channels: needs .*not those of transposed conv"),
     (PATCHES["image"], PIXELS, {"warmup": -1}, "warmup=-1: must be an int from 0"),
     (PATCHES["image"], PIXELS, {"across": 3}, "across=3: must divide W=4; use 4"),
     (PATCHES["image"], PIXELS, {"residual": np.zeros((2, 3, 12, 16), np.float32)},

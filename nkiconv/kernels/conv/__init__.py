@@ -32,7 +32,7 @@ from .activation_stationary import run_activation_stationary
 from .arguments import check_axes, final_shape_of, places_of_transposed, read_geometry, store_final_frames
 from .call import Operands
 from .implicit_gemm.loop import run_implicit_gemm
-from .relayout import copy_forwards, copy_in, copy_out
+from .relayout import copy_in, copy_out
 from .weight_stationary.loop import run_weight_stationary
 
 #: The function that issues the plan of each algorithm.
@@ -337,7 +337,6 @@ def convolved(arguments, axes, transposed=False):
         final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
         store_final_frames(img_ref, asked.initial_frames, final_hbm, depth)
     algorithm, run, seen, schedule = chosen(asked.algorithm, geometry, options, asked.config)
-    copy_forwards(algorithm, operands, geometry)
     copy_in(algorithm, operands, geometry)
     run(operands, seen, options, schedule)
     copy_out(algorithm, y_hbm, operands, geometry, options)

@@ -1,15 +1,11 @@
-"""Copies in HBM for algorithms that do not read x, y or a filter as stored; `schedules.relayout` decides which. The
-cores share copies of x and y and wait for each other before they read them; each core copies filters for itself.
+"""Copies in HBM for algorithms that do not read x or write y as stored; `schedules.relayout` decides which. The cores
+share copies, and wait for each other before they read them.
 """
 
 from ..._nki import nisa, nl
-from ...schedules.geometry import filter_rows
 from ...schedules.relayout import (
     copies_x,
     copies_y,
-    flip_pieces,
-    flips,
-    has_outputs_first,
     pieces_of,
     residual_to_rows,
     x_to_rows,
@@ -19,8 +15,7 @@ from ...schedules.tiles import PARTS, size_of
 from .._dma import copy, load_transposed
 from .._engines import copy_balanced, new_ledger
 from .call import part_of_core
-from .filter_feed import turn_forwards
-from .regions import load_filters, offset_at, pattern_of
+from .regions import offset_at, pattern_of
 
 
 def copy_in(algorithm, operands, geometry):
@@ -79,26 +74,3 @@ def copy_transposed(target_hbm, source_hbm, part):
             load_transposed(lines_sbuf, source_hbm, by, source, False, ledger)
             pattern = pattern_of(to, (an, nn, hn, bn))
         copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)
-
-
-def copy_forwards(algorithm, operands, geometry):
-    """Replace operands.w by a copy with taps in order, if the algorithm needs one."""
-    if not flips(algorithm, geometry):
-        return
-    rows, columns = filter_rows(geometry), geometry.columns.taps
-    taps, each = rows * columns, geometry.C // geometry.groups
-    forwards_hbm = nl.ndarray((geometry.K * each * taps,), dtype=operands.w_dtype, buffer=nl.private_hbm)
-    for (c0, cn), (k0, kn) in flip_pieces(geometry):
-        raw_sbuf = load_filters(operands, geometry, (k0, kn), (c0, cn), by_input=True)
-        found_sbuf = turn_forwards(raw_sbuf).reshape((cn, kn, taps))
-        if not has_outputs_first(geometry):
-            pattern = [[geometry.K * taps, cn], [1, kn * taps]]
-            offset = (c0 * geometry.K + k0) * taps
-            copy(forwards_hbm.ap(pattern=pattern, offset=offset), found_sbuf.reshape((cn, kn * taps)))
-        else:
-            own = geometry.K // geometry.groups
-            inside = min(cn, each)
-            pattern = [[own * each * taps, cn // inside], [taps, inside], [each * taps, kn], [1, taps]]
-            offset = (c0 // each * own + k0) * each * taps + c0 % each * taps
-            copy(forwards_hbm.ap(pattern=pattern, offset=offset), found_sbuf)
-    operands.w = forwards_hbm

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import in_order as tap_order
-from ....schedules.geometry import num_taps
+from ....schedules.geometry import filter_rows, num_taps
 from ....schedules.implicit_gemm import ALONE, group_depth, lies_ready, m_tile_axis, tap_groups
 from ....schedules.implicit_gemm_products import (
     BACKWARDS,
@@ -128,40 +128,51 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
 
 
 def load_backwards(operands, geometry, block):
-    """Load all taps of a K tile of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF,
-    one copy for each tap of a folded group."""
-    k = block.m_tile.k0 % (geometry.K // geometry.groups), block.m_tile.kn
-    return load_filters(operands, geometry, k, block.k_tile[:2], by_input=True, copies=block.k_tile.depth)
+    """Load all taps of a slot of a K tile of a transposed convolution's filter: [depth * channels, outputs of a group,
+    rows, columns] in SBUF, one copy for each tap of a folded group."""
+    m_tile, k_tile = block.m_tile, block.k_tile
+    k = m_tile.k0 % (geometry.K // geometry.groups), m_tile.kn // m_tile.pack
+    c = k_tile.first_channel(block.slot), k_tile.cn
+    raw_sbuf = load_filters(operands, geometry, k, c, by_input=True, copies=k_tile.depth)
+    if block.again > 0:
+        nisa.memset(dst=raw_sbuf[0 : block.again], value=0.0, engine=nisa.engine.gpsimd)
+    return raw_sbuf
 
 
-def place_backwards(filters_sbuf, raw_sbuf, geometry, block, piece, ledger):
-    """Copy a piece's taps in order to filters_sbuf, because folded channels cannot be used as loaded. Engines address
-    few channels from partition 0 on alone: each tap overwrites the places of those before it."""
+def place_backwards(filters_sbuf, raw_sbuf, geometry, block, rows, groups, ledger, mask_sbuf):
+    """Copy rows and groups of columns of taps in order to filters_sbuf: those of folded channels, pairs and several
+    groups cannot be used as loaded; mask_sbuf: of groups of channels, or None. Engines address few channels from
+    partition 0 on alone: each tap overwrites the places of those before it."""
     m_tile, k_tile, count, kn = block.m_tile, block.k_tile, block.k_tile.cn, block.m_tile.kn
-    R, S, shift = geometry.rows.taps, geometry.columns.taps, rows_apart(geometry, m_tile)
-    for group in range(piece.first, piece.first + piece.count):
-        for p in range((piece.depth - 1) * count, -1, -count):
+    R, S, shift = filter_rows(geometry), geometry.columns.taps, rows_apart(geometry, m_tile)
+    for row, group in itertools.product(rows, groups):
+        r = first_row(geometry, block) + row + row // geometry.rows.taps * shift
+        for p in range((group_depth(geometry, k_tile, group) - 1) * count, -1, -count):
             s, parts = S - 1 - group * k_tile.depth - p // count, slice(p if count % QUADRANT == 0 else 0, p + count)
+            taps = raw_sbuf[parts, :, R - 1 - row, s]
             for u in range(m_tile.rows):
-                dst = filters_sbuf[parts, piece.row + u * shift, group, u, 0:kn]
-                copy_balanced(dst, raw_sbuf[parts, 0:kn, R - 1 - piece.row, s], ledger)
+                dst = filters_sbuf[parts, r + u * shift, group, u, 0:kn]
+                if mask_sbuf is None:
+                    copy_balanced(dst, taps, ledger)
+                else:
+                    spread_groups(taps, mask_sbuf, dst)
 
 
 def stationary_of_product(filters_sbuf, geometry, m_tile, k_tile, product):
     """The stationary of a product: [partitions, k], or [partitions, rows of outputs, k]."""
     parts, row, group = product.parts, product.row, product.group
     if lies_ready(geometry, m_tile, k_tile):
-        return filters_sbuf[0:parts, 0 : m_tile.kn, geometry.rows.taps - 1 - row, geometry.columns.taps - 1 - group]
+        return filters_sbuf[0:parts, 0 : m_tile.kn, filter_rows(geometry) - 1 - row, geometry.columns.taps - 1 - group]
     return filters_sbuf[0:parts, row, group, 0 : m_tile.rows, 0 : m_tile.kn]
 
 
-def spread_groups(taps, mask_sbuf):
-    """Taps [kn, groups * channels of a group] in SBUF: each row at its group's channels, zeros elsewhere; mask_sbuf:
-    [kn, groups], 1 if output channel k belongs to the group."""
-    (kn, pack), channels = mask_sbuf.shape, taps.shape[1]
-    wide_sbuf = nl.ndarray((kn, pack, channels), dtype=mask_sbuf.dtype, buffer=nl.sbuf)
-    spread = taps.expand_dim(1).broadcast(1, pack), mask_sbuf.expand_dim(2).broadcast(2, channels)
-    nisa.tensor_tensor(dst=wide_sbuf, data1=spread[0], data2=spread[1], op=nl.multiply)
+def spread_groups(taps, mask_sbuf, wide_sbuf):
+    """Taps [channels, others of a group] as [channels, others of all groups]: each row at its group's, zeros elsewhere;
+    mask_sbuf: [channels, groups], 1 if a channel belongs to the group."""
+    (count, pack), others = mask_sbuf.shape, taps.shape[1]
+    spread = taps.expand_dim(1).broadcast(1, pack), mask_sbuf.expand_dim(2).broadcast(2, others)
+    dst = wide_sbuf.reshape((count, pack, others))
+    nisa.tensor_tensor(dst=dst, data1=spread[0], data2=spread[1], op=nl.multiply)
     return wide_sbuf
 
 
@@ -284,17 +295,33 @@ class Filters:
 
     def _transpose(self, block, piece, raw_sbuf):
         """Make the stationaries of a piece's taps from its block."""
-        if block.kind in (DIAGONALS, PACKED):
-            whole_sbuf = raw_sbuf if block.kind == PACKED else make_diagonals(raw_sbuf, self.geometry)
-            if self.pairing is None:
-                self.tiles[block.place] = [whole_sbuf]
-            else:
-                self._pair_k_tile(block, whole_sbuf)
-            return
+        geometry, whole_sbuf = self.geometry, raw_sbuf
         if block.kind == BACKWARDS:
-            place_backwards(self.tiles_of(block)[0], raw_sbuf, self.geometry, block, piece, self.ledger)
-        else:
+            rows, groups = [piece.row], range(piece.first, piece.first + piece.count)
+            if self.pairing is None:
+                (whole_sbuf,) = self.tiles_of(block)
+            else:
+                whole_sbuf = new_tile(geometry, block, raw_sbuf.dtype, True)
+                rows, groups = range(block.rn), range(tap_groups(geometry, block.k_tile))
+            mask_sbuf = self._mask(block, raw_sbuf)
+            place_backwards(whole_sbuf, raw_sbuf, geometry, block, rows, groups, self.ledger, mask_sbuf)
+        elif block.kind == DIAGONALS:
+            whole_sbuf = make_diagonals(raw_sbuf, geometry)
+        elif block.kind != PACKED:
             self._transpose_taps(block, piece, raw_sbuf)
+            return
+        if self.pairing is None:
+            self.tiles[block.place] = [whole_sbuf]
+        else:
+            self._pair_k_tile(block, whole_sbuf)
+
+    def _mask(self, block, raw_sbuf):
+        """The mask [channels, groups] of a block's loaded channels; None if its M tile has one group."""
+        pack, channels = block.m_tile.pack, self.geometry.C if block.kind == BACKWARDS else self.geometry.K
+        if pack > 1 and block.place not in self.masks:
+            self.masks[block.place] = mask_sbuf = constant((raw_sbuf.shape[0], pack), raw_sbuf.dtype, 1.0)
+            keep_between(mask_sbuf, [[-(channels // self.geometry.groups), pack]], channels // self.geometry.groups)
+        return self.masks.get(block.place)
 
     def _transpose_taps(self, block, piece, raw_sbuf):
         """Transpose a piece's taps into one PSUM bank, and evacuate it once for each row of outputs."""
@@ -305,12 +332,10 @@ class Filters:
         transposed_psum = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.psum)
         firsts = range(piece.first * depth - block.s0, (piece.first + num) * depth - block.s0, depth)
         if m_tile.pack > 1:
-            if block.place not in self.masks:
-                per_k = geometry.K // geometry.groups
-                self.masks[block.place] = mask_sbuf = constant((kn, m_tile.pack), raw_sbuf.dtype, 1.0)
-                keep_between(mask_sbuf, [[-per_k, m_tile.pack]], per_k)
-            rows = (raw_sbuf[:, :, piece.row, s] for s in firsts)
-            transpose_into(transposed_psum, (spread_groups(row, self.masks[block.place]) for row in rows))
+            mask_sbuf, wide = self._mask(block, raw_sbuf), (kn, m_tile.pack, block.channels)
+            new = (nl.ndarray(wide, dtype=raw_sbuf.dtype, buffer=nl.sbuf) for _ in firsts)
+            taps = (spread_groups(raw_sbuf[:, :, piece.row, s], mask_sbuf, into) for s, into in zip(firsts, new))
+            transpose_into(transposed_psum, taps)
         else:
             taps = [raw_sbuf[:, :, piece.row, s : s + piece.depth].permute((0, 2, 1)) for s in firsts]
             transpose_into(transposed_psum, taps)

@@ -115,9 +115,10 @@ class TransposedFilters(nl.NKIObject):
             self._place_rotated(z_sbuf, raw_sbuf)
         elif raw_sbuf != None:
             place = z_sbuf[:, :, first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation]
-            if self.geometry.flipped:
-                turn_into(place, raw_sbuf)
-            else:
+            T = self.geometry.planes.taps if self.geometry.flipped else 0
+            for t in range(T):
+                turn_into(place[:, t::T], raw_sbuf[:, T - 1 - t :: T])
+            if T == 0:
                 nisa.tensor_copy(dst=place, src=raw_sbuf, engine=nisa.engine.vector)
         self.padded[m_tile] = (None, z_sbuf)
 
