@@ -61,8 +61,6 @@ def _module(path: Path) -> ModuleType:
     """The module in a file, which is named as no module may be; it is forgotten again."""
     name = f"validated_{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
