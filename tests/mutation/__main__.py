@@ -208,7 +208,10 @@ def main() -> None:
         if not data.exists():
             reach.record(data, asked.jobs, asked.tests)
         reached = reach.Reach.of(data)
-        lines = ["# Faults that the tests notice", "", "Written by `make mutation`.", ""]
+        asking = ["git", "rev-parse", "--short=8", "HEAD"]
+        commit = subprocess.run(asking, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        said = f"Written by `make mutation` at commit {commit}, whose files and lines are named."
+        lines = ["# Faults that the tests notice", "", said, ""]
         groups = (
             ("Kernels", faults.of_kernels(ROOT / "nkiconv"), asked.kernels),
             ("The simulator's rules", faults.of_rules(ROOT / "nkiconv"), asked.rules),

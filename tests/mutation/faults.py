@@ -15,6 +15,8 @@ from pathlib import Path
 
 #: Names in an expression that make it one of a halo: what comes before, after or around the data.
 HALO = ("halo", "pad", "before", "after", "reach", "overlap", "shift", "first")
+#: How names begin of what refuses a call, a launch or what is not as it must be.
+REFUSES = ("fail", "check", "_check", "refuse", "_refuse")
 #: A comparison and the one that differs from it at the limit only.
 LIMITS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 
@@ -128,9 +130,9 @@ def _accumulation(text: _Text, node: ast.AST) -> Iterator[Fault]:
 
 def _refusals(text: _Text, node: ast.AST) -> Iterator[Fault]:
     """A rule that is not enforced; a rule whose limit is off by one."""
-    if isinstance(node, ast.Expr) and (_called(node.value) == "fail" or _called(node.value).startswith("check.")):
+    if isinstance(node, ast.Expr) and _called(node.value).startswith(REFUSES):
         yield text.fault("missing rule", node, "pass")
-    if isinstance(node, ast.If) and any(_called(getattr(one, "value", one)) == "fail" for one in node.body):
+    if isinstance(node, ast.If) and any(_called(getattr(one, "value", one)).startswith(REFUSES) for one in node.body):
         for test in ast.walk(node.test):
             if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in LIMITS:
                 left, right = text.source(test.left), text.source(test.comparators[0])
