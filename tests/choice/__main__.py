@@ -1,7 +1,6 @@
 """Estimates against plans, on random problems: writes what it found, the worst first.
 
     make choice COUNT=500 SEED=47
-    python tests/choice --times     how long estimates of named and of very big problems take, nothing else
     python tests/choice --clock     how near the clock of estimates is to the timeline of both cores, nothing else
 
 Each problem is modelled whole, on two cores, the mean over the throttle's phases, as the estimate has it run and as
@@ -23,7 +22,7 @@ from rich.progress import track
 
 import nkiconv
 from nkiconv import ConvProblem, cases
-from nkiconv.planner.estimate import chosen, estimate
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.planner.timing import phases
@@ -35,13 +34,10 @@ from nkiconv.whole_file import write_page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import random_problems
-from big_problems import BIG
 from requested import core_us
 
 #: Instructions of a kernel, all cores, that is still timed.
 MOST = 40_000
-#: ms of CPU that an estimate may take.
-BUDGET_MS = 50
 #: What shares are told of, and how many of the worst problems.
 LIMITS, WORST = (1.05, 1.1, 1.3), 10
 
@@ -124,31 +120,6 @@ def section(operation: str, count: int, seed: int, most: int, seconds: float) ->
     yield ""
 
 
-def choosing(problem: ConvProblem) -> tuple[float, str]:
-    """(seconds of CPU that an estimate takes, what it chose, or why nothing runs)."""
-    request, began = Request(problem=problem), time.process_time()
-    try:
-        choice = estimate(request, use_cache=False).algorithm
-    except nkiconv.NkiconvError as error:
-        choice = f"refused: {error.violations[0]:.60}"
-    return time.process_time() - began, choice
-
-
-def times(named: Sequence[ConvProblem]) -> Iterator[str]:
-    """What estimates take, as lines of Markdown: named cases with gradients, then very big problems one by one."""
-    toward = [problem.toward(way) for problem in named for way in ("forward", "dgrad", "wgrad")]
-    took = sorted(choosing(problem)[0] * 1e3 for problem in track(toward, description="named"))
-    quick = sum(one <= BUDGET_MS for one in took) / len(took)
-    yield f"Of {len(took)} named problems: {took[len(took) // 2]:.0f} ms in the median, {took[-1]:.0f} at most; "
-    yield f"{quick:.0%} take up to {BUDGET_MS} ms."
-    yield ""
-    yield "| problem | ms | choice |"
-    yield "|---|---:|---|"
-    for name, make in BIG.items():
-        seconds, choice = choosing(make())
-        yield f"| {name} | {seconds * 1e3:,.0f} | {choice} |"
-
-
 def clocked(problem: ConvProblem, most: int) -> tuple[str, float] | None:
     """(algorithm of the estimate, modelled us of core 1 alone over those of both cores); None of a long kernel."""
     request, rates = Request(problem=problem), Rates()
@@ -189,15 +160,11 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=MOST, help=f"instructions of a kernel; default: {MOST}")
     parser.add_argument("--minutes", type=float, default=math.inf, help="for an operation, at most; default: no limit")
     parser.add_argument("--operation", choices=[*random_problems.OF], action="append", help="only this one")
-    parser.add_argument("--times", action="store_true", help="only how long estimates take")
     parser.add_argument("--clock", action="store_true", help="only how near the clock is to the timeline")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
-    named = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
-    if asked.times:
-        write_page(list(times(named)), asked.out)
-        return
     if asked.clock:
+        named = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
         drawn = [one for draw in random_problems.OF.values() for one in draw(asked.count * 3 // 10, asked.seed)]
         write_page(list(clocks([*named, *drawn], asked.most)), asked.out)
         return

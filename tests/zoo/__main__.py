@@ -7,7 +7,6 @@ nothing is downloaded. A convolution counts as nkiconv's where its kernel is cho
 not installed are left out, and told.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from everything import command, importable, models, quiet
@@ -15,9 +14,6 @@ from measure import Found, measure
 from rich.progress import track
 
 from nkiconv.whole_file import write_page
-
-#: Shares that --require asks for: of all models' flops together, and of every model's.
-OF_ALL, OF_EACH = 0.995, 0.95
 
 
 def page(found: Sequence[Found], missing: Sequence[str]) -> Iterator[str]:
@@ -62,22 +58,9 @@ def totals(found: Sequence[Found]) -> str:
     )
 
 
-def shortfalls(found: Sequence[Found]) -> Iterator[str]:
-    """Goals that are missed."""
-    flops, ours = sum(one.flops for one in found), sum(one.nkiconv for one in found)
-    if ours < OF_ALL * flops:
-        yield f"all: {shown(ours / flops)}, below {shown(OF_ALL)}"
-    for one in found:
-        if one.error:
-            yield f"{one.model.name}: did not run"
-        elif one.fraction < OF_EACH:
-            yield f"{one.model.name}: {shown(one.fraction)}, below {shown(OF_EACH)}"
-
-
 def main() -> None:
     """The command."""
     parser = command("tests/zoo", __doc__)
-    parser.add_argument("--require", action="store_true", help="exit with 1 where a goal is missed")
     asked = parser.parse_args()
     wanted = models(asked.only)
     if not wanted:
@@ -86,9 +69,6 @@ def main() -> None:
     quiet()
     found = [measure(one) for one in track(wanted, description="models") if one.package not in missing]
     write_page(list(page(found, missing)), asked.out)
-    missed = list(shortfalls(found))
-    print(*missed, sep="\n", file=sys.stderr)
-    sys.exit(1 if asked.require and (missed or missing) else 0)
 
 
 if __name__ == "__main__":

@@ -163,11 +163,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="search for so many at most; with 0 no model is built")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that search at once")
     parser.add_argument("--hedge", action="store_true", help="hedge the file's plans first")
-    parser.add_argument("--more", type=Path, help="another such file, whose plans come before those of --out")
     parser.add_argument("--out", type=Path, default=shipped.FILE, help="the file")
     asked = parser.parse_args()
-    files = [asked.out, *([asked.more] if asked.more else [])]
-    kept = {key_of(one.request): one for file in files for one in shipped.read(file).plans()}
+    kept = {key_of(one.request): one for one in shipped.read(asked.out).plans()}
     if asked.check:
         again(checked, kept, asked.out, asked.jobs)
     if asked.hedge:
