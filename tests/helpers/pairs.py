@@ -56,19 +56,24 @@ def vary(rule: str, why: str, call: Callable[[Any], Any], good: Any, bad: Any, m
     return Pair(rule, why, lambda: dropped(call(good)), lambda: dropped(call(bad)), match, lnc)
 
 
-def named(pairs: Sequence[Pair]) -> pytest.MarkDecorator:
-    """A test for each of these pairs, which have names of their own."""
-    names = [pair.id for pair in pairs]
-    assert sorted(set(names)) == sorted(names)
-    return pytest.mark.parametrize("pair", pairs, ids=names)
-
-
 def check(pair: Pair, file: str) -> None:
     """One side passes, the other raises in this file."""
     run(pair.passes, pair.lnc)
     with pytest.raises(simulator.NkiError, match=pair.match) as caught:
         run(pair.raises, pair.lnc)
     check_error(caught.value, pair.rule, pair.match, file)
+
+
+def each_pair(pairs: Sequence[Pair], file: str) -> Callable[[Pair], None]:
+    """A test, in this file, of each of these pairs, which have names of their own."""
+    names = [pair.id for pair in pairs]
+    assert sorted(set(names)) == sorted(names)
+
+    @pytest.mark.parametrize("pair", pairs, ids=names)
+    def test(pair: Pair) -> None:
+        check(pair, file)
+
+    return test
 
 
 def check_error(error: simulator.NkiError, rule: str, match: str, file: str = "") -> None:

@@ -4,11 +4,10 @@
 
 import numpy as np
 from isa_tiles import column, hbm, one, ps, put, register, rows_of, sb
-from pairs import check, named, run, vary
+from pairs import each_pair, run, vary
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator.rules import RULES
 
 E, CMD = nisa.engine, nisa.reduce_cmd
 DGE = nisa.dge_mode
@@ -238,15 +237,7 @@ PAIRS = [
 ]
 # fmt: on
 
-
-@named(PAIRS)
-def test_pair(pair):
-    check(pair, __file__)
-
-
-def test_every_rule_of_these_instructions_has_a_pair():
-    ranges = ("NKI036", "NKI039"), ("NKI054", "NKI054"), ("NKI081", "NKI099"), ("NKI138", "NKI149")
-    assert {rule for rule in RULES if any(a <= rule <= b for a, b in ranges)} <= {pair.rule for pair in PAIRS}
+test_pair = each_pair(PAIRS, __file__)
 
 
 def test_a_probability_tile_is_read_when_it_runs_only():

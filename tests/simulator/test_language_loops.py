@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, sb
 from on_device import BOUNDS, MAKES, register, scalar, seen, value_of
-from pairs import Pair, check, dropped, named, run
+from pairs import Pair, dropped, each_pair, run
 
 from nkiconv.simulator import NkiError, execute, jit, profiling
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.allowed import Allowed, set_default
 from nkiconv.simulator.hardware import CONSTANTS
-from nkiconv.simulator.rules import RULES
 from nkiconv.simulator.timing import Rates, price
 
 F32, I32 = nl.float32, nl.int32
@@ -269,16 +268,8 @@ PAIRS = [
     Pair("NKI173", "iterations", lambda: across_iterations(True), lambda: across_iterations(False), "another loop or"),
 ]  # fmt: skip
 
-
-@named(PAIRS)
-def test_pairs(pair):
-    check(pair, __file__ if pair.lnc == 1 else "")
-
-
-def test_every_rule_of_loops_has_a_pair():
-    of_loops = {rule for rule in RULES if "NKI170" <= rule <= "NKI179"}
-    others = {"NKI172", "NKI174", "NKI175", "NKI177"}  # loops of NKI 0.6, schedules, annotations
-    assert {pair.rule for pair in PAIRS} == of_loops - others
+test_pairs = each_pair([pair for pair in PAIRS if pair.lnc == 1], __file__)
+test_pairs_of_cores = each_pair([pair for pair in PAIRS if pair.lnc == 2], "")
 
 
 @pytest.mark.usefixtures("quickly")
@@ -348,11 +339,7 @@ PAIRS_OF_06 = [
     Pair("NKI177", "break", lambda: left_by_break(False), lambda: left_by_break(True), "the loop at"),
 ]  # fmt: skip
 
-
-@pytest.mark.usefixtures("nki06")
-@named(PAIRS_OF_06)
-def test_pairs_of_nki_06(pair):
-    check(pair, __file__)
+test_pairs_of_nki_06 = pytest.mark.usefixtures("nki06")(each_pair(PAIRS_OF_06, __file__))
 
 
 @pytest.mark.usefixtures("nki06")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, same
 from on_device import scalar
-from pairs import Pair, check, named, run
+from pairs import Pair, each_pair, run
 from timelines import tile
 
 from nkiconv import simulator
@@ -310,10 +310,7 @@ PAIRS = [
          lambda: nisa.register_load(nisa.register_alloc(), put(np.ones((1, 1), np.int64))), "src is int64"),
 ]  # fmt: skip
 
-
-@named(PAIRS)
-def test_pairs(pair):
-    check(pair, __file__)
+test_pairs = each_pair(PAIRS, __file__)
 
 
 def test_nki_06_has_registers_instead():

@@ -2,12 +2,11 @@
 
 import numpy as np
 from isa_tiles import hbm, ps, put, sb
-from pairs import check, named, vary
+from pairs import each_pair, vary
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.ops import OPS
-from nkiconv.simulator.rules import RULES
 
 E, CMD, DGE, OOB = nisa.engine, nisa.reduce_cmd, nisa.dge_mode, nisa.oob_mode
 DOUBLE_ROW = nisa.matmul_perf_mode.double_row
@@ -288,13 +287,4 @@ PAIRS = [
 ]
 # fmt: on
 
-
-@named(PAIRS)
-def test_pair(pair):
-    check(pair, __file__)
-
-
-def test_every_rule_of_the_instructions_has_a_pair():
-    others = {rule for rule in RULES if "NKI081" <= rule <= "NKI099"}  # test_isa_rules
-    others |= {"NKI054", "NKI055"}  # test_isa_rules, test_repeats
-    assert {rule for rule in RULES if "NKI040" <= rule <= "NKI137"} - others == {pair.rule for pair in PAIRS}
+test_pair = each_pair(PAIRS, __file__)
