@@ -2,6 +2,7 @@
 their generated tables are what the code says."""
 
 import functools
+import itertools
 import re
 import shlex
 import subprocess
@@ -17,11 +18,12 @@ from shell import done
 from typer.main import get_command
 
 import nkiconv
+from nkiconv import cases
 from nkiconv.pytorch.computers import device, modes
+from nkiconv.rules import DIRECTIONS, LAYOUTS
 from nkiconv.tools.suites import chains, csv_rows, suite
 from nkiconv.tools.tables import chains as pages
-from nkiconv.tools.tables import console, readme
-from nkiconv.tools.tables.readme import find_between, markers
+from nkiconv.tools.tables import console, deepbench, readme
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -204,12 +206,39 @@ def test_the_figures_of_the_choice_are_those_of_its_page():
         assert sentence in " ".join(TEXT.split())
 
 
+def chosen(name):
+    return [(case.name, dtype) for case, dtype in suite.chosen(name)]
+
+
+#: A page, markers of a table in it, its rows' file, the lines that it makes of them, columns, what rows have in these.
+TABLES = [
+    ("performance", readme.AGAINST_MARKERS, "depthwise_against_nki_library",
+     lambda rows: readme.markdown(rows, readme.AGAINST_COLUMNS), ("case", "dtype"), chosen("depthwise")),
+    *(("performance", readme.markers(name), f"{name}_modelled_trn2", readme.markdown, ("case", "dtype"), chosen(name))
+      for name in suite.SUITES),
+    ("fused", pages.MARKERS, "chains_modelled_trn2", pages.page, ("chain",), [(one.name,) for one in chains.chains()]),
+    *(("deepbench", deepbench.markers(layout), f"deepbench_{layout.lower()}_modelled_trn2", deepbench.page,
+       ("direction", "case", "layout"), [*itertools.product(DIRECTIONS, cases.names("deepbench"), [layout])])
+      for layout in LAYOUTS),
+]  # fmt: skip
+
+
 @pytest.mark.simulator_only
-def test_the_table_beside_awss_kernel_is_the_csv():
+@pytest.mark.parametrize(
+    ("page", "around", "file", "written", "columns", "listed"), TABLES, ids=[row[2] for row in TABLES]
+)
+def test_a_table_is_the_csv(page, around, file, written, columns, listed):
+    rows = csv_rows.read(ROOT / "profiles" / f"{file}.csv")
+    assert between(f"docs/{page}.md", around) == written(rows), (
+        "run `make profiles`, `chains`, `against` or `deepbench`"
+    )
+    assert [tuple(row[name] for name in columns) for row in rows] == listed
+    assert {row.get("verdict", "pass") for row in rows} == {"pass"}
+
+
+@pytest.mark.simulator_only
+def test_the_sentence_beside_awss_kernel_is_the_csvs():
     rows = csv_rows.read(ROOT / "profiles" / "depthwise_against_nki_library.csv")
-    table = between("docs/performance.md", readme.AGAINST_MARKERS)
-    assert table == readme.markdown(rows, readme.AGAINST_COLUMNS), "run `make against`"
-    assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in suite.chosen("depthwise")]
     assert all((row["nki_library_us"] is None) != (row["nki_library_reason"] is None) for row in rows)
     mean, count = suite.geometric_mean(row["x_nki_library"] for row in rows)
     ahead, _ = suite.geometric_mean(row["x_nki_library_lookahead"] for row in rows)
@@ -224,15 +253,6 @@ def test_make_targets_exist():
     assert targets >= {"demo", "test"}
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target} is not in the Makefile"
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", suite.SUITES)
-def test_profiles_table_is_the_csv(name):
-    rows = csv_rows.read(ROOT / "profiles" / f"{name}_modelled_trn2.csv")
-    assert between("docs/performance.md", markers(name)) == readme.markdown(rows), "run `make profiles`"
-    assert [(row["case"], row["dtype"]) for row in rows] == [(case.name, d) for case, d in suite.chosen(name)]
-    assert {row["verdict"] for row in rows} == {"pass"}
 
 
 def test_a_page_gets_what_commands_print_and_functions(tmp_path):
@@ -294,10 +314,3 @@ def test_a_pass_takes_the_time_of_its_bytes():
     assert twice == pytest.approx(1.5 * once)
     bytes_ns = 2 * 2**22 * 2 / 716
     assert bytes_ns < 1000 * once < 1.3 * bytes_ns
-
-
-def test_the_page_is_the_csv():
-    text, begin, end = find_between(ROOT / "docs" / "fused.md", pages.MARKERS)
-    found = csv_rows.read(ROOT / "profiles" / "chains_modelled_trn2.csv")
-    assert [row["chain"] for row in found] == [chain.name for chain in chains.chains()]
-    assert text[begin:end] == pages.page(found)

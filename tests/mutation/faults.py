@@ -136,7 +136,7 @@ def _refusals(text: _Text, node: ast.AST) -> Iterator[Fault]:
         for test in ast.walk(node.test):
             if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in LIMITS:
                 left, right = text.source(test.left), text.source(test.comparators[0])
-                yield text.fault("limit", test, f"{left} {LIMITS[type(test.ops[0])]} {right}")
+                yield text.fault("limit", test, f"({left}) {LIMITS[type(test.ops[0])]} ({right})")
 
 
 KERNEL = (_bounds, _halos, _strides, _instructions, _accumulation)
