@@ -2,10 +2,12 @@
 
     make mutation
 
-Each fault is planted alone, in a copy of the repository; the tests that run its line are run until one fails: a few
-first, then more, then all up to a limit, by turns those that run the fewest lines and others at random. A survivor has
-passed them all. What no test runs survives too. In the end the tests that failed run once more, in a copy where those
-files have a comment more and no fault; what fails there too has told nothing, and its faults are judged without it.
+Kernels are judged by `make test`, the simulator's rules by whole tables of tests/simulator, of which that runs some
+rows. Each fault is planted alone, in a copy of the repository; the tests that run its line are run until one fails: a
+few first, then more, then all up to a limit, by turns those that run the fewest lines and others at random. A survivor
+has passed them all. What no test runs survives too. In the end the tests that failed run once more, in a copy where
+those files have a comment more and no fault; what fails there too has told nothing, and its faults are judged without
+it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from rich.progress import Progress
 from nkiconv.whole_file import write_page
 
 ROOT = Path(__file__).resolve().parents[2]
+#: What judges faults: pytest's -m and files; all of `make test`, or all rows of tables.
+JUDGES: dict[str, tuple[str, list[str]]] = {"kernels": ("not slow", []), "rules": ("", ["tests/simulator"])}
 #: How many of the tests that run a line are run, one step after the other, until one fails.
 STEPS = (12, 60, 400)
 #: Seconds for one step; a fault that makes a loop endless is noticed as such.
@@ -82,7 +86,7 @@ def failed_of(output: str, tests: Sequence[str]) -> tuple[str, ...]:
     return tuple(test for test in tests if any(line == test or line.startswith(f"{test} - ") for line in named))
 
 
-def judge(fault: faults.Fault, copy: Path, tests: Sequence[str]) -> Verdict:
+def judge(fault: faults.Fault, copy: Path, tests: Sequence[str], marker: str) -> Verdict:
     """Plant a fault in a copy, run tests until one fails, and take it back."""
     file = copy / fault.path.relative_to(ROOT)
     text = fault.path.read_text(encoding="utf-8")
@@ -91,7 +95,7 @@ def judge(fault: faults.Fault, copy: Path, tests: Sequence[str]) -> Verdict:
     try:
         for step in STEPS:
             batch = tests[done : done + step]
-            by = failing(copy, batch, "-x", seconds=SECONDS) if batch else ()
+            by = failing(copy, batch, "-x", "-m", marker, seconds=SECONDS) if batch else ()
             done += len(batch)
             if by:
                 return Verdict(fault, "noticed", done, by)
@@ -100,7 +104,7 @@ def judge(fault: faults.Fault, copy: Path, tests: Sequence[str]) -> Verdict:
     return Verdict(fault, "survived" if done else "not reached", done)
 
 
-def untold(copy: Path, verdicts: Sequence[Verdict]) -> set[str]:
+def untold(copy: Path, verdicts: Sequence[Verdict], marker: str) -> set[str]:
     """The tests that fail without a fault too, in a copy whose files have changed as little as a file can."""
     tests = sorted({test for verdict in verdicts for test in verdict.by})
     originals = {verdict.fault.path: verdict.fault.path.read_text(encoding="utf-8") for verdict in verdicts}
@@ -108,7 +112,7 @@ def untold(copy: Path, verdicts: Sequence[Verdict]) -> set[str]:
         for path, text in originals.items():
             (copy / path.relative_to(ROOT)).write_text(f"{text}# no fault\n", encoding="utf-8")
         steps = [tests[start : start + STEPS[-1]] for start in range(0, len(tests), STEPS[-1])]
-        return {test for step in steps for test in failing(copy, step)}
+        return {test for step in steps for test in failing(copy, step, "-m", marker)}
     finally:
         for path, text in originals.items():
             (copy / path.relative_to(ROOT)).write_text(text, encoding="utf-8")
@@ -134,10 +138,10 @@ def section(title: str, verdicts: list[Verdict], of: int) -> list[str]:
     """A table of what came of these faults, and the survivors."""
     kinds = sorted({verdict.fault.kind for verdict in verdicts})
     noticed = sum(verdict.outcome == "noticed" for verdict in verdicts)
-    lines = [f"## {title}", ""]
-    lines += [
-        f"{noticed} of {len(verdicts)} noticed, {100 * noticed / max(len(verdicts), 1):.1f} %; {of} can be planted."
-    ]
+    asking = ["git", "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(asking, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    share = f"{noticed} of {len(verdicts)} noticed, {100 * noticed / max(len(verdicts), 1):.1f} %"
+    lines = [f"## {title}", "", f"At commit {commit}: {share}; {of} can be planted."]
     lines += ["", "| fault | planted | noticed | survived | not reached |", "| --- | ---: | ---: | ---: | ---: |"]
     for kind in kinds:
         counts = Counter(verdict.outcome for verdict in verdicts if verdict.fault.kind == kind)
@@ -154,7 +158,7 @@ def section(title: str, verdicts: list[Verdict], of: int) -> list[str]:
     return [*lines, ""]
 
 
-def judge_all(chosen: list[faults.Fault], reached: reach.Reach, seed: int, jobs: int) -> list[Verdict]:
+def judge_all(chosen: list[faults.Fault], reached: reach.Reach, seed: int, jobs: int, marker: str) -> list[Verdict]:
     """The verdict of every fault, in their order."""
     with tempfile.TemporaryDirectory() as scratch, Progress() as progress:
         task = progress.add_task("planting faults", total=len(chosen))
@@ -167,7 +171,7 @@ def judge_all(chosen: list[faults.Fault], reached: reach.Reach, seed: int, jobs:
             copy = copies.get()
             try:
                 tests = reached.tests(fault.path, fault.line, seed)
-                verdict = judge(fault, copy, [test for test in tests if test not in without])
+                verdict = judge(fault, copy, [test for test in tests if test not in without], marker)
             finally:
                 copies.put(copy)
             if verdict.outcome != "noticed":
@@ -178,7 +182,7 @@ def judge_all(chosen: list[faults.Fault], reached: reach.Reach, seed: int, jobs:
 
         with ThreadPoolExecutor(jobs) as pool:
             verdicts = list(pool.map(one, chosen))
-            while told_nothing := untold(Path(scratch) / "0", verdicts):
+            while told_nothing := untold(Path(scratch) / "0", verdicts, marker):
                 without |= told_nothing
                 for test in sorted(told_nothing):
                     progress.console.print(f"fails without a fault too: {test}", markup=False)
@@ -197,29 +201,29 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=150, help="faults in kernels; default: 150")
     parser.add_argument("--rules", type=int, default=10**6, help="faults in the simulator's rules; default: all")
     parser.add_argument("--only", default="", help="files whose path contains this")
-    parser.add_argument("--tests", nargs="*", default=[], help="files whose tests are run; default: all")
+    parser.add_argument("--tests", nargs="*", default=[], help="only these files, with all rows of their tables")
     parser.add_argument("--seed", type=int, default=0, help="of the choice; default: 0")
     parser.add_argument("--jobs", type=int, default=2, help="processes; default: 2")
-    parser.add_argument("--reach", type=Path, help="keep in this file which test runs which line, and use it if there")
+    parser.add_argument("--reach", type=Path, help="keep in this folder which test runs which line, and use it so")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
+    said = "Written by `make mutation`; files and lines are those of the commit that is named."
+    lines = ["# Faults that the tests notice", "", said, ""]
+    groups = (
+        ("kernels", "Kernels", faults.of_kernels, asked.kernels),
+        ("rules", "The simulator's rules", faults.of_rules, asked.rules),
+    )
     with tempfile.TemporaryDirectory() as scratch:
-        data = (asked.reach or Path(scratch) / "reach").resolve()
-        if not data.exists():
-            reach.record(data, asked.jobs, asked.tests)
-        reached = reach.Reach.of(data)
-        asking = ["git", "rev-parse", "--short=8", "HEAD"]
-        commit = subprocess.run(asking, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-        said = f"Written by `make mutation` at commit {commit}, whose files and lines are named."
-        lines = ["# Faults that the tests notice", "", said, ""]
-        groups = (
-            ("Kernels", faults.of_kernels(ROOT / "nkiconv"), asked.kernels),
-            ("The simulator's rules", faults.of_rules(ROOT / "nkiconv"), asked.rules),
-        )
-        for title, found, count in groups:
-            found = [fault for fault in found if asked.only in str(fault.path)]
-            chosen = sample(found, count, asked.seed)
-            verdicts = judge_all(chosen, reached, asked.seed, asked.jobs)
+        for name, title, of, count in groups:
+            found = [fault for fault in of(ROOT / "nkiconv") if asked.only in str(fault.path)]
+            chosen, verdicts = sample(found, count, asked.seed), []
+            if chosen:
+                marker, files = ("", asked.tests) if asked.tests else JUDGES[name]
+                data = (asked.reach or Path(scratch)).resolve() / name
+                if not data.exists():
+                    reach.record(data, asked.jobs, "-m", marker, *files)
+                reached = reach.Reach.of(data, "-m", marker, *files)
+                verdicts = judge_all(chosen, reached, asked.seed, asked.jobs, marker)
             lines += section(title, verdicts, len(found))
     write_page(lines, asked.out)
 

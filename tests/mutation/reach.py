@@ -1,4 +1,4 @@
-"""Which tests run which lines: one run of the suite with coverage's contexts, kept for as long as no file changes."""
+"""Which tests run which lines: one run of tests with coverage's contexts, kept for as long as no file changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +20,9 @@ _TEST = re.compile(r"\|(run|setup|teardown)$")
 _RULE = re.compile(r"NKI\d{3}")
 
 
-def record(data: Path, jobs: int, tests: Sequence[str] = ()) -> None:
-    """Run the tests of `make test`, or of these files, and write which test runs which line to `data`."""
+def record(data: Path, jobs: int, *tests: str) -> None:
+    """Run tests, in pytest's words, and write which of them runs which line to `data`."""
+    data.parent.mkdir(parents=True, exist_ok=True)
     settings = data.with_name(f"{data.name}-settings.ini")  # coverage deletes what is named as data are, with an ending
     sources = ",".join(str(ROOT / "nkiconv" / name) for name in ("kernels", "simulator"))
     settings.write_text(f"[run]\ndata_file = {data}\nsource = {sources}\n", encoding="utf-8")
@@ -34,9 +34,9 @@ def record(data: Path, jobs: int, tests: Sequence[str] = ()) -> None:
         sys.exit("the suite fails as it is; no fault can be told from that")
 
 
-def collected() -> set[str]:
+def collected(*tests: str) -> set[str]:
     """The tests that there are now, by their node ids: a kept record may name others."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return {line for line in done.stdout.splitlines() if "::" in line}
 
@@ -49,10 +49,10 @@ class Reach:
     runs: Counter[str]
 
     @classmethod
-    def of(cls, path: Path) -> Reach:
+    def of(cls, path: Path, *tests: str) -> Reach:
         data = CoverageData(basename=str(path))
         data.read()
-        there = collected()
+        there = collected(*tests)
         lines: dict[str, dict[int, list[str]]] = {}
         runs: Counter[str] = Counter()
         for file in track(sorted(data.measured_files()), description="reading which tests run which lines"):

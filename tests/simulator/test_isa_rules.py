@@ -123,6 +123,8 @@ def window(index, partitions=4):
 PAIRS = [
     # What rules of all instructions mean for these.
     vary("NKI041", "rng on scalar", lambda e: noise(engine=e), E.gpsimd, E.scalar, r"engine\.scalar cannot run it; engine\.vector, engine\.gpsimd"),
+    vary("NKI040", "rng to HBM", lambda b: noise(buffer=b), nl.sbuf, nl.hbm, "dst is in "),
+    vary("NKI030", "oob_mode", lambda m: at(oob_mode=m), nisa.oob_mode.error, 1, "oob_mode=1 is not a member"),
     vary("NKI041", "a state on scalar", lambda e: state(engine=e), E.unknown, E.scalar, r"engine\.gpsimd can"),
     vary("NKI042", "rng on gpsimd to PSUM", lambda e: noise(U32, e, nl.psum), E.vector, E.gpsimd, "dst is in PSUM"),
     vary("NKI042", "best in PSUM", lambda p: best(psum=p), False, True, "in PSUM"),

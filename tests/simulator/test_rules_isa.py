@@ -157,6 +157,8 @@ PAIRS = [
     vary("NKI052", "transpose", lambda t: nisa.nc_transpose(ps(6, 4, dtype=t), sb(4, 6, dtype=BF16)), BF16, F32, "dst is float32"),
     vary("NKI052", "DMA transpose", lambda t: dmt(dtype=t), BF16, F16, "dst is float16"),
     vary("NKI052", "select_reduce int32", sel, nl.int16, I32, "on_true has dtype int32"),
+    vary("NKI052", "shuffle", lambda d: nisa.nc_stream_shuffle(sb(32, 6), sb(32, 6, dtype=d), KEEP), F32, BF16, "dst is float32 and src is bfloat16"),
+    vary("NKI030", "reduce_cmd", lambda c: act(reduce_cmd=c), CMD.idle, 0, "reduce_cmd=0 is not a member"),
     vary("NKI053", "axis size", lambda n: flat(1, n), 65_535, 65_536, "65536 elements with stride 1"),
     vary("NKI053", "axis stride", lambda s: flat(s, 3), 32_767, 32_768, "3 elements with stride 32768"),
     # Vector, Scalar and GpSimd.
