@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import Any
 
@@ -28,12 +28,11 @@ RUN_BYTES = 384
 #: The most loaded pieces of x, and of gy, at once, and the fewest with a gang at several places; buffers of rows with
 #: zeros around them.
 RAWS, RAWS_LEAST, SLABS = 8, 3, 4
+#: A single tap.
+ONE = (0, 1)
 #: Matmul columns that transposes of x and gy run ahead; those that transposes of later tiles run ahead bank by bank,
 #: and columns of matmuls between banks: chosen by modelled times.
 AHEAD, FAR, PACE = 2048, 12_288, 512
-#: The most transposes of several rows of windows that one instruction evacuates: over 26 filter gradients 4 take 0.992
-#: of the time of 1, 1.05 at worst (modelled); 8 delay the first ones, 1.21 at worst.
-TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,14 @@ Load = tuple[int, Part, tuple[int, int, int], Part, Part]
 class Side:
     """gy (t is -1), or x at a plane of taps, of members (first, count) of a tile's gang and channels (first, count).
 
-    corners: (plane, row, column) of the first element of each member's windows, if its plane exists; count, apart:
-    planes of a member and their distance; rows, columns: the Spans of all members."""
+    first: the tile's first channel; corners: (plane, row, column) of the first element of each member's windows, if its
+    plane exists; count, apart: planes of a member and their distance; rows, columns: the Spans of all members."""
 
     t: int
     strides: tuple[int, ...]
     members: Part
     channels: Part
+    first: int
     corners: tuple[tuple[int, int, int], ...]
     count: int
     apart: int
@@ -239,25 +239,23 @@ def side_of(
     """The Side of a chunk (members, channels) of a tile of a pass. geometry: of x and gy in memory."""
     own, spans, places = some_of(tile, chunk[0]), [], []
     beside = max(accumulator.beside for accumulator in chain.from_iterable(one.rounds))
-    by_axis = (geometry.rows, config.rows, one.r, 1, 1), (geometry.columns, config.columns, one.s, 2, beside)
+    seen, first, r, s = (geometry, one.c[0][0], one.r, one.s) if t >= 0 else (gy_as_x(geometry), one.k[0], ONE, ONE)
+    by_axis = (seen.rows, config.rows, r, 1, 1), (seen.columns, config.columns, s, 2, beside)
     for axis, extent, taps, at, many in by_axis:
-        firsts, count = [region.p if at == 1 else region.q for region in own], own[0].counts[at]
-        step, window, size, spacing = extent, extent, axis.out, 1
-        if t >= 0:
-            spacing = int(spacing_of(axis, extent, taps[1], many))
-            found, size = [_windows_of(axis, (first, extent), taps) for first in firsts], axis.size
-            firsts, (_, step, window) = [first for first, *_ in found], found[0]
+        found = [_windows_of(axis, (region.p if at == 1 else region.q, extent), taps) for region in own]
+        firsts, (_, step, window), count = [place for place, *_ in found], found[0], own[0].counts[at]
         frame = 0, (count - 1) * step + window
         if len(set(firsts)) == 1:
-            frame = inside(frame, firsts[0], size)
-            if at == 2 and 2 * (frame[1] - frame[0]) > size:  # whole rows are runs
-                frame = -firsts[0], size - firsts[0]
-        spans.append(Span(step, count, window, size, spacing, frame))
+            frame = inside(frame, firsts[0], axis.size)
+            if at == 2 and 2 * (frame[1] - frame[0]) > axis.size:  # whole rows are runs
+                frame = -firsts[0], axis.size - firsts[0]
+        spans.append(Span(step, count, window, axis.size, int(spacing_of(axis, extent, taps[1], many)), frame))
         places.append(firsts)
-    seen = [plane_seen(geometry, t, member.z) for member in own]
-    corners = tuple((plane, *place) for plane, *place in zip(seen, *places, strict=True) if plane is not None)
-    strides, apart = (geometry.y_strides, 1) if t < 0 else (geometry.x_strides, geometry.planes.stride)
-    return Side(t, strides, *chunk, corners, own[0].counts[0], apart, *spans)
+    planes = [plane_seen(geometry, t, member.z) for member in own]
+    corners = tuple((plane, *place) for plane, *place in zip(planes, *places, strict=True) if plane is not None)
+    members, (c, count) = chunk
+    channels, planes_apart = (first + c, count), seen.planes.stride
+    return Side(t, seen.x_strides, members, channels, first, corners, own[0].counts[0], planes_apart, *spans)
 
 
 def spacing_of(axis: Axis, extent: Any, taps: int, beside: Any = 1) -> Any:
@@ -265,6 +263,12 @@ def spacing_of(axis: Axis, extent: Any, taps: int, beside: Any = 1) -> Any:
     see, and those between the taps of `beside` outputs that share a matmul. Both are numbers or columns of a table."""
     apart = np.where(np.multiply(taps, beside) == 1, axis.stride, math.gcd(axis.stride, axis.dilation))
     return np.where(extent == 1, axis.dilation, apart)
+
+
+def gy_as_x(geometry: Geometry) -> Geometry:
+    """The Geometry in which gy is an x that one tap reads."""
+    planes, rows, columns = (Axis(size=axis.out, taps=1, out=axis.out) for axis in geometry.axes)
+    return replace(geometry, planes=planes, rows=rows, columns=columns, x_strides=geometry.y_strides)
 
 
 def plane_seen(geometry: Geometry, t: int, z: int) -> int | None:

@@ -1,7 +1,7 @@
 """The loop of the filter gradient: tiles of blocks are loaded, each position of a block is a matmul for each
 accumulator, and accumulators are evacuated at the end."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..._nki import nisa, nl
@@ -15,18 +15,19 @@ from ..conv.call import of_array
 from ..conv.sums import along, multiply
 from .loads import Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
 from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
-from .transposes import start_transposes, transposes_for
+from .transposes import hold, start_transposes, transposes_for
 
 
 @dataclass
 class Blocks(nl.NKIObject):
     """A buffer in SBUF of a tile of units: x by plane of taps [units, rows, columns, c], None for planes that no
     accumulator reads, and gy [units, rows, columns, k]. strip: in diagonals, the number of the strip whose zeros beside
-    blocks the buffer holds."""
+    blocks the buffer holds; held: of transposed x and gy, the Held by plane of taps, -1 of gy."""
 
     x: list
     y: object
     strip: int = -1
+    held: dict = field(default_factory=dict)
 
 
 def run_weight(work):
@@ -43,9 +44,11 @@ def run_weight(work):
 def run_passes(work, passes, buffers):
     """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
     (tiles, products), work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
-    feed = Feed(tiles, [replace(one) for one in buffers], partial(load_blocks, work))
+    ahead = start_transposes(work, buffers) if work.plan.transposes != None else None
+    load = partial(load_blocks, work) if ahead == None else partial(hold, work, ahead)
+    feed = Feed(tiles, [replace(one) for one in buffers], load)
     sums, held, joint, apart = [], [None] * PSUM_BANKS, None, apart_beside(work.geometry)
-    settings, ahead = work.plan.settings, start_transposes(work, buffers) if work.plan.transposes != None else None
+    columns = work.plan.settings.columns
     for at, some in enumerate(products):
         if ahead == None:
             feed.until(some.oldest + len(feed.buffers))
@@ -54,8 +57,8 @@ def run_passes(work, passes, buffers):
             joint = None if work.half < 0 else start_joint(some.accumulators)
         clips, banks = feed.tiles[some.index].one.clips, range(some.banks[0], some.banks[0] + some.banks[1])
         begin = 0 if clips == None else clips[1]
-        for column in range(settings.columns):
-            q = (begin + column) % settings.columns
+        for column in range(columns):
+            q = (begin + column) % columns
             for bank in banks:
                 if q % (some.accumulators[bank].beside * apart) < apart:
                     if ahead != None:
