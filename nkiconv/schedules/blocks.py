@@ -16,7 +16,7 @@ from itertools import groupby, product
 from .cuts import places_inside, window_of
 from .geometry import Axis, Geometry, is_evenly_apart, num_taps, valid_range, windows_of_outputs
 from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
 
 #: The most tiles of blocks in SBUF at once.
 BUFFERS_MAX = 64
@@ -378,8 +378,7 @@ class Pass:
     """Rounds of Accumulators that share loads of x and gy; with several rounds all tiles stay in SBUF.
 
     k, c, r, s, h, w: (first, count) of channels of gy, of channels of x on each row tile, of rows and columns of taps,
-    and of rows and columns of a window; planes: of taps; half: the number of tiles of the first half of the units;
-    clips: (row, column) of gy whose products write all sums, if zeros around whole planes are left out."""
+    and of rows and columns of a window; planes: of taps; first: (row, column) of gy whose products write all sums."""
 
     rounds: tuple[tuple[Accumulator, ...], ...]
     k: Part
@@ -389,9 +388,13 @@ class Pass:
     s: Part
     h: Part
     w: Part
-    tiles: tuple[Tile, ...]
-    half: int
-    clips: tuple[int, int] | None
+    first: tuple[int, int]
+    tiles: tuple[Tile, ...] = ()
+
+    @property
+    def half(self) -> int:
+        """The number of tiles of the first half of the units."""
+        return div_ceil(len(self.tiles), PARTS)
 
 
 def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:

@@ -87,7 +87,7 @@ def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bo
         for at, (banks, index, some) in enumerate(steps + later):
             members = range(len(tiles[index].inside))
             # the row whose products write all sums: the first loaded, or for whole planes a row without zeros
-            whole = (tiles[index].one.clips or (0, 0))[0] if index == first else -1
+            whole = tiles[index].one.first[0] if index == first else -1
             for row, member in product(sorted(some, key=lambda row: row != whole), members):
                 adds = row != whole or member > 0
                 found.append(Products(index, row, member, accumulators, banks, adds, last))

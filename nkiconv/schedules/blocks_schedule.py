@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
-from typing import Any
 
 from . import blocks_transposes as transposes
 from .blocks import (
@@ -31,7 +30,6 @@ from .blocks import (
     Accumulator,
     BlocksSettings,
     Pass,
-    Run,
     Tile,
     banks_of_taps,
     blocks_geometry,
@@ -136,11 +134,8 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
         return None, reason
     geometry = in_places(geometry, config)
     blocks, source = blocks_geometry(geometry, setting(config, "pixels", 0))
-    settings, together = completed(blocks, config), PSUM_BANKS
-    plan = _scheduled(blocks, settings, bias, source, together)
-    while together > settings.side and not fits_sbuf(needed_bytes(plan)):
-        together = together // 2
-        plan = _scheduled(blocks, settings, bias, source, together)
+    settings = completed(blocks, config)
+    plan = _scheduled(blocks, settings, bias, source)
     what, products = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks", 0
     for one in plan.passes:
         each = (matmuls_beside(blocks, settings.columns, acc.beside) for acc in chain.from_iterable(one.rounds))
@@ -190,40 +185,54 @@ def _longest_step(plan: BlocksSchedule) -> int:
     return max(channel, *(axis.dilation * step for axis, step in every if axis.taps > 1), 0)
 
 
-def _scheduled(
-    geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry, together: int
-) -> BlocksSchedule:
-    """The Schedule of settings. together: the most banks of a pass of one chunk of channels."""
-    banks = sum_banks(config.pixels)
-    known: dict[tuple[Part, Part], tuple[Any, ...]] = {}
-    passes: list[Pass] = []
-    for accumulators in batches_of(geometry, config, bias, min(banks, together)):
+def _scheduled(geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry) -> BlocksSchedule:
+    """The Schedule of settings."""
+    banks, passes = sum_banks(config.pixels), []
+    for accumulators in batches_of(geometry, config, bias, banks):
         of_taps = [one for one in accumulators if one.t >= 0]
-        taps = hull([one.r for one in of_taps], (0, 1)), hull([one.s for one in of_taps], (0, 1))
+        r, s = hull([one.r for one in of_taps], (0, 1)), hull([one.s for one in of_taps], (0, 1))
         parts = range(config.side)
         c = tuple(hull([one.c for one in of_taps if one.part == part], (geometry.C, 0)) for part in parts)
-        if taps not in known:
-            known[taps] = _units(geometry, config, *taps)
         each = cut(div_ceil(len(accumulators), config.side), banks // config.side)
         rounds = tuple(tuple(some_of(accumulators, (at * config.side, count * config.side))) for at, count in each)
         planes, k = tuple(dict.fromkeys(one.t for one in of_taps)), hull([one.k for one in accumulators], (0, 0))
-        passes.append(Pass(rounds, k, c, planes, *taps, *known[taps]))
+        passes.append(Pass(rounds, k, c, planes, r, s, *_windows(geometry, config, r, s)))
     plan = BlocksSchedule(config, geometry, source, tuple(passes))
-    return _with_transposes(plan) if config.pixels >= TRANSPOSED else plan
+    gang = _gang_of(plan) if config.pixels >= TRANSPOSED else 1
+    tiles = {taps: _tiles_of(geometry, config, gang, *taps) for taps in {(one.r, one.s) for one in passes}}
+    plan = replace(plan, passes=tuple(replace(one, tiles=tiles[one.r, one.s]) for one in passes))
+    return _with_transposes(plan, gang) if config.pixels >= TRANSPOSED else plan
 
 
-def _units(geometry: Geometry, config: BlocksSettings, r: Part, s: Part) -> tuple[Any, ...]:
-    """h, w, tiles, half and clips of a Pass of rows and columns of taps."""
+def _windows(geometry: Geometry, config: BlocksSettings, r: Part, s: Part) -> tuple[Part, Part, tuple[int, int]]:
+    """h, w and first of a Pass of rows and columns of taps: with row tiles, zeros around whole planes are left out, and
+    the position whose products write all sums is one at which all taps see x."""
+    whole, clipped, first = [], [], []
+    by_axis = (
+        (geometry.rows, config.rows, r, max(1, config.rows - 1)),
+        (geometry.columns, config.columns, s, config.columns),
+    )
+    for axis, extent, taps, outputs in by_axis:
+        run, *others = runs_of(axis, extent, taps)
+        seen = [taps_seen(at * axis.stride, taps[1], axis.dilation, (run.low, run.high)) for at in range(outputs)]
+        if not others and axis.lhs_dilation == 1 and (0, taps[1]) in seen:
+            first.append(seen.index((0, taps[1])))
+        whole.append((0, window_of(axis, extent, taps[1])))
+        clipped.append((run.low, run.high - run.low))
+    if config.side == 1 or config.beside > 1 or len(first) < len(by_axis):
+        return whole[0], whole[1], (0, 0)
+    return clipped[0], clipped[1], (first[0], first[1])
+
+
+def _tiles_of(geometry: Geometry, config: BlocksSettings, gang: int, r: Part, s: Part) -> tuple[Tile, ...]:
+    """Tiles of a Pass of rows and columns of taps. gang: members of a tile that is transposed."""
+    planes = planes_of(geometry.planes)
+    if config.pixels >= TRANSPOSED:
+        return transposes.transposed_tiles(geometry, planes, config, gang, (r, s))
     rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
     half = div_ceil(geometry.planes.out * sum(one.count for one in rows) * sum(one.count for one in columns), PARTS)
     most = units_of_tile(geometry, config.pixels) // config.side
-    tiles = tiles_of_units(planes_of(geometry.planes), rows, columns, most, half if config.split == 1 else 0)
-    clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
-    h = 0, window_of(geometry.rows, config.rows, r[1])
-    w = 0, window_of(geometry.columns, config.columns, s[1])
-    if clips is not None:
-        h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
-    return h, w, tiles, div_ceil(half, most), clips
+    return tiles_of_units(planes, rows, columns, most, half if config.split == 1 else 0)
 
 
 def channels_read(one: Pass) -> int:
@@ -232,44 +241,26 @@ def channels_read(one: Pass) -> int:
     return max((acc.k[0] - one.k[0] + acc.pitch for acc in read), default=0)
 
 
-def _with_transposes(plan: BlocksSchedule) -> BlocksSchedule:
-    """The schedule with tiles that the Tensor Engine transposes, and their Transposes."""
-    geometry, config, planes = plan.geometry, plan.settings, planes_of(plan.geometry.planes)
+def _gang_of(plan: BlocksSchedule) -> int:
+    """Members of a gang of a schedule without tiles."""
+    geometry, config = plan.geometry, plan.settings
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] if config.pixels == TRANSPOSED else one.k[1] for one in plan.passes))
     member = transposes.member_of(geometry, config.rows, config.columns)
+    parts, counts = PARTS if config.split == 1 else 1, [count for _, count in planes_of(geometry.planes)]
     in_turn = transposes.taps_in_turn(geometry, config.pixels)
-    parts, counts = PARTS if config.split == 1 else 1, [count for _, count in planes]
-    gang = int(transposes.gang_of(member, counts, channels, parts, room, in_turn))
-    known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
-    passes = []
-    for one in plan.passes:
-        taps = one.r, one.s
-        if taps not in known:
-            known[taps] = transposes.transposed_tiles(geometry, planes, config, gang, taps)
-        passes.append(replace(one, tiles=known[taps], half=div_ceil(len(known[taps]), PARTS)))
-    sizes = transposes.piece_sizes(plan.source, config, passes)
-    banks = min(PSUM_BANKS - len(accumulators) for one in passes for accumulators in one.rounds)
-    found = transposes.Transposes(gang, transposes.RAWS, banks, sizes)
-    while not fits_sbuf(needed_bytes(replace(plan, passes=tuple(passes), transposes=found))) and found.raws > 1:
-        found = replace(found, raws=found.raws - 1)
-    return replace(plan, passes=tuple(passes), transposes=found)
+    return int(transposes.gang_of(member, counts, channels, parts, room, in_turn))
 
 
-def clipped_first(
-    geometry: Geometry, config: BlocksSettings, runs: tuple[Sequence[Run], Sequence[Run]], taps: tuple[int, int]
-) -> tuple[int, int] | None:
-    """(row, column) of gy whose products write all sums, if zeros around whole planes are left out; else None. runs,
-    taps: of rows and of columns."""
-    if config.side == 1 or config.beside > 1:
-        return None
-    found, outputs_of = [], (max(1, config.rows - 1), config.columns)
-    for axis, some, count, outputs in zip((geometry.rows, geometry.columns), runs, taps, outputs_of, strict=True):
-        there = some[0].low, some[0].high
-        seen = [taps_seen(at * axis.stride, count, axis.dilation, there) for at in range(outputs)]
-        if len(some) == 1 and axis.lhs_dilation == 1 and (0, count) in seen:
-            found.append(seen.index((0, count)))
-    return (found[0], found[1]) if len(found) == 2 else None
+def _with_transposes(plan: BlocksSchedule, gang: int) -> BlocksSchedule:
+    """The schedule with its Transposes: with as many loaded pieces as fit."""
+    sizes = transposes.piece_sizes(plan.source, plan.settings, plan.passes)
+    banks = min(PSUM_BANKS - len(accumulators) for one in plan.passes for accumulators in one.rounds)
+    every = [
+        replace(plan, transposes=transposes.Transposes(gang, raws, banks, sizes))
+        for raws in range(transposes.RAWS, 0, -1)
+    ]
+    return next((one for one in every if fits_sbuf(needed_bytes(one))), every[-1])
 
 
 def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: int) -> list[tuple[Accumulator, ...]]:

@@ -55,10 +55,9 @@ def run_passes(work, passes, buffers):
         if some.starts:
             sums = [start_sums(work, accumulator) for accumulator in some.accumulators]
             joint = None if work.half < 0 else start_joint(some.accumulators)
-        clips, banks = feed.tiles[some.index].one.clips, range(some.banks[0], some.banks[0] + some.banks[1])
-        begin = 0 if clips == None else clips[1]
+        banks = range(some.banks[0], some.banks[0] + some.banks[1])
         for column in range(columns):
-            q = (begin + column) % columns
+            q = (feed.tiles[some.index].one.first[1] + column) % columns
             for bank in banks:
                 if q % (some.accumulators[bank].beside * apart) < apart:
                     if ahead != None:
@@ -167,8 +166,8 @@ def load_blocks(work, feed, index):
             load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
         load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
-    # planes without zeros around them are loaded as runs
-    by_rows = is_channels_last(geometry.x_strides) or one.clips == None
+    # whole planes on row tiles are runs
+    by_rows = is_channels_last(geometry.x_strides) or settings.side == 1
     load_tile(work, pieces, tile, blocks, one.planes, 1 if by_rows else settings.rows)
 
 
