@@ -23,10 +23,6 @@ BUFFERS_MAX = 64
 _BANK = BANK_COLUMNS
 
 
-def _other(now: int) -> int:
-    return 1 - now
-
-
 @dataclass(frozen=True)
 class BlocksSettings(Settings):
     """Settings of `blocks`."""
@@ -51,7 +47,7 @@ class BlocksSettings(Settings):
         3,
         default=0,
     )
-    split: int = count("1: the cores share blocks and add their sums; 0: they share passes", 0, 1, near=(_other,))
+    split: int = count("1: the cores share blocks and add their sums; 0: they share passes", 0, 1, near=(0, 1))
     exchanged: int = count(
         "1: x and gy are exchanged: input channels are the rows of accumulators, output channels their columns; 0: not",
         0,

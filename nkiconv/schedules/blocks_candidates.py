@@ -168,7 +168,7 @@ class BlocksBound:
         t = self.transposed(t) if self.pixels >= TRANSPOSED else self.buffered(self.loaded(t))
         stored_ns = self.stored_ns(t)
         passes, rounds = t["passes"], ceil(t["accumulators"], self.banks)
-        tile_ns, count = self.throttled_ns(t), passes * t["tiles"]
+        tile_ns, count = t["array_ns"], passes * t["tiles"]
         array_ns, moved_ns = count * tile_ns, count * t["moved_ns"] + (passes - 1) * stored_ns
         # a pass's tiles are all loaded before its first accumulators are stored; the next pass's then too, if they fit
         waits_ns = moved_ns / np.where(t["buffers"] < 2 * t["tiles"], 1, passes) - array_ns / (rounds * passes)
@@ -219,19 +219,18 @@ class BlocksBound:
         return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}
 
     def products(self, t: Table) -> Table:
-        """The table with ns of the Tensor Engine for a tile's products, and of their columns alone: the last output
-        channels may be packed; row tiles run at once, and each matmul takes at least a few columns."""
+        """The table with ns of the Tensor Engine for a tile's products: the last output channels may be packed; row
+        tiles run at once, and each matmul takes at least a few columns."""
         column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
         apart, ks = apart_beside(self.geometry), ceil(self.K, P_MAX)
         at_once = t["chunks"] / ceil(t["chunks"], t["side"])
-        banks, found_ns, streamed_ns = t["accumulators"] * t["gang"], 0.0, 0.0
+        banks, found_ns = t["accumulators"] * t["gang"], 0.0
         for beside, share in (1, (ks - 1) / ks), (t["beside"], 1 / ks):
             whole, rest = np.divmod(t["columns"], beside * apart)
             matmuls = banks * share * t["rows"] * (whole * apart + np.minimum(rest, apart)) / at_once
             width = np.minimum(BANK_COLUMNS, taps_beside(self.geometry, beside) * t["channels"])
-            streamed_ns = streamed_ns + matmuls * width * column_ns
             found_ns = found_ns + matmuls * (np.maximum(width, self.target.matmul_columns_min) * column_ns + fixed_ns)
-        return t | {"array_ns": found_ns, "streamed_ns": streamed_ns}
+        return t | {"array_ns": found_ns}
 
     def loaded(self, t: Table) -> Table:
         """The table with ns of DMA for a tile, and of the loads before its first product; bytes of loaded pieces: 0."""
@@ -276,7 +275,7 @@ class BlocksBound:
         if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
             elements = t["gang"] * t["h"] * t["w"] * t["c"]
             t["moved_ns"] = t["first_ns"] = of_x[1] * dma_ns(self.target, P_MAX, elements, t["w"], item)
-        sides = list[tuple[Any, Any, Any]]()
+        sides = list[tuple[Any, Any]]()
         for channels, taps, extent, (high, wide), count in (of_x, of_gy)[self.pixels - TRANSPOSED :]:
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
@@ -287,7 +286,7 @@ class BlocksBound:
             together, row = ceil(extent, pieces), t["planes"] * wide * item
             run = np.where(pieces == 1, high, together) * wide
             moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
-            sides.append((array_ns, array_ns * parts / P_MAX, times * moved_ns))
+            sides.append((array_ns, times * moved_ns))
             t["first_ns"] = t["first_ns"] + taps * moved_ns / pieces
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
         t = self.buffered(t)
@@ -297,18 +296,9 @@ class BlocksBound:
             (t["gang"] == 1) & (t["planes"] == 1) & (self.in_turn > 1), planes.size / planes.out, planes.taps
         )
         x_share = np.minimum(1, seen / planes.taps) * np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
-        for (array_ns, streamed_ns, moved_ns), share in zip(sides[::-1], (1, x_share), strict=False):
-            t["array_ns"], t["streamed_ns"] = t["array_ns"] + share * array_ns, t["streamed_ns"] + share * streamed_ns
-            t["moved_ns"] = t["moved_ns"] + share * moved_ns
+        for (array_ns, moved_ns), share in zip(sides[::-1], (1, x_share), strict=False):
+            t["array_ns"], t["moved_ns"] = t["array_ns"] + share * array_ns, t["moved_ns"] + share * moved_ns
         return t
-
-    def throttled_ns(self, t: Table) -> Any:
-        """ns of the Tensor Engine for a tile at the throttle's rate: full if columns are busy enough to return to it,
-        half if they are not busy enough to stay there, else between."""
-        least, half = self.target.window_work, self.target.half_rate
-        busy = t["streamed_ns"] / np.maximum(t["array_ns"], t["moved_ns"])
-        slow = np.clip((least / half - busy) / (least / half - least), 0, 1)
-        return t["array_ns"] * (1 + slow * (1 / half - 1))
 
     def buffered(self, t: Table) -> Table:
         """The table with buffers: for two passes of tiles, for one or for two tiles if transposed, or as many as fit; 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..._nki import nisa, nl
-from ...schedules.blocks import LINES, apart_beside, further_beside, taps_seen, units_of
+from ...schedules.blocks import LINES, apart_beside, taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_transposes import AHEAD, FAR, PACE
 from ...schedules.tiles import PSUM_BANKS, div_ceil
@@ -14,7 +14,7 @@ from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import along, multiply
 from .loads import Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
-from .sums import add_beside, leavings_of, part_of_joint, run_parts, start_joint, start_ones, store_joint, store_sums
+from .sums import add_up, further_of, leavings_of, run_parts, start_joint, start_ones, store_sums
 from .transposes import hold, start_transposes, transposes_for
 
 
@@ -71,20 +71,13 @@ def run_passes(work, passes, buffers):
 def end_chain(work, some, bank, acc_psum, held, joint):
     """Add the sums of a bank's chain in SBUF to the chains before; store them after the last chain, or with the round's
     if a half is exchanged."""
-    sums, accumulator = acc_psum, some.accumulators[bank]
+    sums = acc_psum
     if held[bank] != None or not some.last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-        if held[bank] == None:
-            nisa.tensor_copy(dst=sums, src=acc_psum, engine=nisa.engine.vector)
-        else:
-            nisa.tensor_tensor(dst=sums, data1=acc_psum, data2=held[bank], op=nl.add)
-        held[bank] = None if some.last else sums
-    if some.last and joint == None:
-        store_sums(work, accumulator, sums)
-    elif some.last:
-        add_beside(work, accumulator, sums, part_of_joint(work, accumulator, joint[0], joint[1][bank]), None)
-        if bank == len(some.accumulators) - 1:
-            store_joint(work, some.accumulators, joint)
+        add_up(work, [acc_psum], held[bank], sums)
+    held[bank] = None if some.last else sums
+    if some.last:
+        store_sums(work, some.accumulators, bank, sums, joint)
 
 
 def transpose_ahead(work, ahead, feed, products, at, q):
@@ -173,8 +166,7 @@ def load_blocks(work, feed, index):
 
 def columns_of(work, accumulator, count):
     """Columns of taps of `count` columns of gy that share a matmul."""
-    further = 0 if accumulator.t < 0 else further_beside(work.geometry)
-    return accumulator.s[1] + (count - 1) * further
+    return accumulator.s[1] + (count - 1) * further_of(work, accumulator)
 
 
 def add_products(work, acc, acc_psum, feed, some, q, adds):

@@ -171,68 +171,75 @@ def store(work, accumulator):
         move_filters(work, accumulator, one.sums_sbuf, k, work.bias if accumulator.bias else work.operands.y, True)
 
 
-def store_sums(work, accumulator, acc_psum):
-    """Evacuate an accumulator's sums, in the filter's order, and store them."""
-    add_beside(work, accumulator, acc_psum, *room_for(work, accumulator))
-    store(work, accumulator)
-
-
 def start_joint(accumulators):
-    """Tiles for the sums of a round's accumulators over a half of the units, which the cores exchange together: (tiles
-    [k, columns] in SBUF by their rows, the first column of each accumulator)."""
-    sizes, firsts = {}, []
+    """Tiles [k, columns] in SBUF, by their rows, for the sums of a round's accumulators over a half of the units, which
+    the cores exchange together."""
+    sizes = Counter()
     for acc in accumulators:
-        firsts.append(sizes.get(acc.k[1], 0))
-        sizes[acc.k[1]] = firsts[-1] + acc.r[1] * acc.s[1] * acc.c[1]
-    return {k: nl.ndarray((k, size), dtype=nl.float32, buffer=nl.sbuf) for k, size in sizes.items()}, firsts
+        sizes[acc.k[1]] += acc.r[1] * acc.s[1] * acc.c[1]
+    return {k: nl.ndarray((k, size), dtype=nl.float32, buffer=nl.sbuf) for k, size in sizes.items()}
 
 
-def part_of_joint(work, acc, tiles, first):
-    """The view [k, rows, columns, c] of an accumulator's sums in its round's tiles."""
-    sizes, last = (acc.k[1], acc.r[1], acc.s[1], acc.c[1]), filters_last(work)
-    return with_last(tiles[sizes[0]][:, first : first + size_of(sizes[1:])].reshape(sizes_stored(last, sizes)), last)
+def parts_of_joint(work, accumulators, joint):
+    """The view [k, rows, columns, c] of each accumulator's sums in its round's tiles."""
+    last, ends, found = filters_last(work), Counter(), []
+    for acc in accumulators:
+        sizes, first = (acc.k[1], acc.r[1], acc.s[1], acc.c[1]), ends[acc.k[1]]
+        ends[acc.k[1]] += size_of(sizes[1:])
+        part = joint[acc.k[1]][:, first : ends[acc.k[1]]].reshape(sizes_stored(last, sizes))
+        found.append(with_last(part, last))
+    return found
 
 
-def store_joint(work, accumulators, joint):
-    """Add a round's sums over a half of the units to the other half's and store them; or keep them for the other
-    half."""
-    tiles, firsts = joint
-    others = {k: other_sums(work, tile) for k, tile in tiles.items()}
-    for acc, first in () if None in others.values() else zip(accumulators, firsts):
-        mine, other = (part_of_joint(work, acc, some, first) for some in (tiles, others))
-        found_sbuf, added = room_for(work, acc)
-        for into, more in ((found_sbuf, other),) if added == None else ((mine, other), (found_sbuf, added)):
-            into, one, more = (as_stored(each, filters_last(work)) for each in (into, mine, more))
-            nisa.tensor_tensor(dst=into, data1=one, data2=more, op=nl.add)
-        store(work, acc)
+def store_sums(work, accumulators, bank, acc_psum, joint):
+    """Evacuate a bank's sums, in the filter's order, and store them. joint: None, or the tiles of its round for a half
+    of the units: after the round's last bank they are added to the other half's, or kept for it."""
+    parts, others = sums_beside(work, accumulators[bank], acc_psum), {}
+    if joint == None:
+        into_sbuf, added = room_for(work, accumulators[bank])
+        add_up(work, parts, added, into_sbuf)
+        store(work, accumulators[bank])
+        return
+    add_up(work, parts, None, parts_of_joint(work, accumulators, joint)[bank])
+    if bank == len(accumulators) - 1:
+        others = {k: other_sums(work, tile) for k, tile in joint.items()}
+    if others and None not in others.values():
+        halves = (parts_of_joint(work, accumulators, tiles) for tiles in (joint, others))
+        for acc, mine, other in zip(accumulators, *halves):
+            into_sbuf, added = room_for(work, acc)
+            add_up(work, [mine] if added == None else [mine, added], other, into_sbuf)
+            store(work, acc)
 
 
-def add_beside(work, accumulator, acc_psum, into_sbuf, added):
-    """Write to into_sbuf the total of an accumulator's sums over the columns of gy that share its matmuls, plus `added`
-    unless it is None."""
+def add_up(work, parts, added, into_sbuf):
+    """Write the total of parts [k, rows, columns, c], plus `added` unless it is None, to into_sbuf, one by one: no
+    instruction reads two of PSUM."""
     last = filters_last(work)
-    into_sbuf, added = as_stored(into_sbuf, last), None if added == None else as_stored(added, last)
-    for index in range(accumulator.beside):
-        sums, end = as_stored(sums_beside(work, accumulator, acc_psum, index), last), index + 1 == accumulator.beside
-        found_sbuf = into_sbuf if end else nl.ndarray(into_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+    for number, part in enumerate(parts, 1):
+        found = into_sbuf if number == len(parts) else tile_of(last, into_sbuf.shape, nl.float32)
+        part, into = as_stored(part, last), as_stored(found, last)
         if added == None:
-            copy_balanced(found_sbuf, sums, work.ledger)
+            copy_balanced(into, part, work.ledger)
         else:
-            book_vector(work.ledger, size_of(into_sbuf.shape[1:]))
-            nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)
-        added = found_sbuf
+            book_vector(work.ledger, size_of(into.shape[1:]))
+            nisa.tensor_tensor(dst=into, data1=part, data2=as_stored(added, last), op=nl.add)
+        added = found
 
 
-def sums_beside(work, accumulator, acc_psum, index):
-    """An accumulator's sums of the index-th column of gy that shares its matmuls, in the filter's order."""
-    acc, k, far = accumulator, index * accumulator.pitch, 0
-    if accumulator.t >= 0:
-        far = index * further_beside(work.geometry)
-    (_, R, S, C), width = (acc.k[1], acc.r[1], acc.s[1], acc.c[1]), acc_psum.shape[2]
-    if not work.geometry.flipped:
-        return acc_psum[k : k + acc.k[1], :, far : far + S]
+def further_of(work, accumulator):
+    """The distance of the windows of columns of gy that share an accumulator's matmuls, in columns of taps."""
+    return 0 if accumulator.t < 0 else further_beside(work.geometry)
+
+
+def sums_beside(work, accumulator, acc_psum):
+    """An accumulator's sums of each column of gy that shares its matmuls, in the filter's order."""
+    acc, width, found = accumulator, acc_psum.shape[2], []
+    R, S, C = acc.r[1], acc.s[1], acc.c[1]
     # steps of access patterns are signed: APPair of KLR, github.com/leanprover/KLR, KLR/Core/Tensor.lean
     steps = (width * C, C, 1) if is_channels_last(work.geometry.x_strides) else (width, 1, R * width)
-    free = [[sign * step, count] for sign, step, count in zip((-1, -1, 1), steps, (R, S, C))]
-    last_tap = acc_psum[k : k + acc.k[1], R - 1 : R, far + S - 1 : far + S]
-    return last_tap.ap(pattern=[[R * width * C, acc.k[1]], *free])
+    pattern = [[R * width * C, acc.k[1]], [-steps[0], R], [-steps[1], S], [steps[2], C]]
+    for index in range(acc.beside):
+        k, far = index * acc.pitch, index * further_of(work, acc)
+        sums = acc_psum[k : k + acc.k[1], :, far : far + S]
+        found.append(sums[:, R - 1 : R, S - 1 : S].ap(pattern=pattern) if work.geometry.flipped else sums)
+    return found

@@ -12,7 +12,6 @@ from ...schedules.blocks import BlocksSettings, columns_beside, config_unsupport
 from ...schedules.blocks_schedule import build
 from ...schedules.diagonals import DiagonalsSettings
 from ...schedules.diagonals import build as build_diagonals
-from ...schedules.settings import declarations
 from ..request import Config
 from . import rows
 from .algorithm import Algorithm, Guess, Shape, once
@@ -38,9 +37,9 @@ class ByBound(Algorithm):
         return [] if found is None else [found]
 
     def complete(self, shape: Shape, config: Config) -> Config:
-        given = dict(config or ())
-        if given.keys() == declarations(self.settings).keys():
-            return tuple(self.settings(**given).pairs)
+        whole = self.settings.whole(config)
+        if whole is not None:
+            return tuple(whole.pairs)
         found = self.guess(shape, config)
         return config if found is None else found.config
 
