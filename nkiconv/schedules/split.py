@@ -29,6 +29,13 @@ LAYOUTS = ("NCW", "NWC")
 TAPS_MAX = 16
 #: Taps of a decode step, and positions of state and tokens, at most: SBUF holds filters and windows of two groups.
 STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
+#: The fewest channels of a partition, runs of 64 bytes.
+ROW_LEAST = 32
+#: The most sequences of a decode step that Vector computes, and with states by index; tokens; bytes a partition of rows
+#: and filters. Of 8,192 channels 1 to 64 sequences take 7 to 23 us so, 26 to 34 on the Tensor Engine.
+VECTOR_SEQUENCES, VECTOR_TOKENS, VECTOR_BYTES = (64, 32), 128, 98_304
+#: Integers up to this are exact in fp32, in which Vector computes.
+EXACT_INTS = 2**24
 #: Bytes a partition of one load of a group's x, about: larger loads keep stores waiting.
 SPAN_BYTES = 4096
 #: How many times as long as a larger element a tiny one takes a DMA engine (trn2.toml, dma.tiny_element_ns).
@@ -279,6 +286,58 @@ def tokens_unsupported(geometry: SplitGeometry) -> str:
     """Why the compiler does not take so many tokens; "" if it does."""
     tiles = sum(div_ceil(row.count, P_MAX) for row, _ in shared_rows(geometry)) * div_ceil(geometry.C, P_MAX)
     return too_many(f"N={geometry.N}, T={geometry.T}: causal_conv1d_split", tiles * geometry.S / PARTS)
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """Rows of a decode step on Vector: `rows` neighbouring ranges of `length` channels from channel `first` of a part
+    on, which is channel c0 of x, of `images` sequences from `image` on. Partition (image, row) has one range, of a
+    normalised part a head."""
+
+    part: int
+    first: int
+    c0: int
+    rows: int
+    length: int
+    is_head: bool
+    image: int
+    images: int
+
+
+@functools.lru_cache(maxsize=64)
+def row_tiles(geometry: SplitGeometry, cores: int, core: int) -> tuple[RowTile, ...]:
+    """The tiles of one core, heads first: their norms take longest."""
+    found, c0 = list[RowTile](), 0
+    for part, (heads, dim, is_head) in enumerate(geometry.splits):
+        ranges = cut_at(heads * dim, dim if is_head else row_length(geometry.N, heads * dim))
+        for length, alike in itertools.groupby(ranges, key=lambda one: one[1]):
+            some = list(alike)
+            begin, own = share(len(some), cores, core)
+            for row, rows in cut_at(own, P_MAX):
+                at = some[begin + row][0]
+                tile = RowTile(part, at, c0 + at, rows, length, is_head, 0, 0)
+                images = cut_at(geometry.N, P_MAX // rows)
+                found += [dataclasses.replace(tile, image=n, images=count) for n, count in images]
+        c0 += heads * dim
+    return tuple(sorted(found, key=lambda tile: not tile.is_head))
+
+
+def row_length(N: int, channels: int) -> int:
+    """Channels of a range of a part without heads: few, so that the ranges of N sequences fill the partitions."""
+    wanted = N * div_ceil(channels, PARTS) // P_MAX
+    return min(P_MAX, max(ROW_LEAST, 1 << max(0, wanted - 1).bit_length()))
+
+
+def is_on_vector(geometry: SplitGeometry, T: int, slots: int) -> bool:
+    """Whether Vector computes a decode step of so many tokens: the Tensor Engine's diagonals of all filters take longer
+    than the sums of few tokens. slots: of states by index, whose ranges then have numbers; else 0."""
+    if geometry.N > VECTOR_SEQUENCES[slots > 0] or geometry.N * T > VECTOR_TOKENS:
+        return False
+    tiles = row_tiles(geometry, 1, 0)
+    held = sum(tile.length for tile in tiles) * (T + 2 * geometry.S - 1) * geometry.itemsize
+    numbered = all(geometry.C % one.length == one.c0 % one.length == 0 for one in tiles)
+    least = min(tile.length for tile in tiles)
+    return held <= VECTOR_BYTES and (slots == 0 or (numbered and slots * geometry.C // least <= EXACT_INTS))
 
 
 @functools.lru_cache(maxsize=64)

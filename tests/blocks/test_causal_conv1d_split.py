@@ -349,11 +349,13 @@ def test_nan_of_the_factor_stays_at_its_element():
 @pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
+@pytest.mark.parametrize("N", [5, 131])
 @pytest.mark.parametrize("name", SPLITS)
-def test_steps(name, layout, dtype):
-    """Tokens after states, of more sequences than partitions, next states bit for bit, on one core and two alike."""
+def test_steps(name, N, layout, dtype):
+    """Tokens after states, of few sequences, by Vector, and of more than partitions, next states bit for bit, on one
+    core and two alike."""
     splits, found = SPLITS[name], []
-    x, w, bias, before = data(splits, 131, 2, dtype=dtype, layout=layout, state=True)
+    x, w, bias, before = data(splits, N, 2, dtype=dtype, layout=layout, state=True)
     for lnc in (1, 2):
         state = before.copy()
         parts = nkiconv.causal_conv1d_split_update(x, state, w, bias, splits=splits, layout=layout, lnc=lnc)
@@ -368,10 +370,12 @@ def test_steps(name, layout, dtype):
 @hypothesis.given(
     st.integers(1, 9), st.integers(1, 6), st.integers(2, 6), st.sampled_from(["NCW", "NWC"]), st.integers(-3, 40),
     st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),
+    st.sampled_from([((2, 40, True), (1, 70, False)), ((3, 32, True), (4, 8, False))]),
 )  # fmt: skip
-def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed):
-    """Each sequence has its slot; padding sees zeros and changes nothing, and no other slot changes."""
-    splits, rng = ((2, 40, True), (1, 70, False)), np.random.default_rng(seed)
+def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed, splits):
+    """Each sequence has its slot; padding sees zeros and changes nothing, and no other slot changes. Of ranges of
+    channels without numbers, which the Tensor Engine sums, and with."""
+    rng = np.random.default_rng(seed)
     x, w, _, _ = data(splits, N, T, S, dtype, layout, seed=seed)
     before = data(splits, 12, T, S, dtype, state=True, seed=seed)[3]
     indices = rng.permutation([one for one in range(12) if one != pad_slot])[:N]
@@ -386,6 +390,20 @@ def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed):
     wanted = before.copy()
     wanted[indices[~padding]] = np.concatenate([own, rows], 2)[~padding][:, :, T:]
     assert state.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(("N", "T", "is_indexed", "sums"), [
+    (1, 1, False, {"tensor_reduce"}), (64, 2, False, {"tensor_reduce"}), (65, 1, False, {"nc_matmul"}),
+    (32, 4, True, {"tensor_reduce"}), (33, 1, True, {"nc_matmul"}), (20, 7, False, {"nc_matmul"}),
+])  # fmt: skip
+def test_few_sequences_are_summed_by_vector(N, T, is_indexed, sums):
+    """Without diagonals of filters, whose making takes longest."""
+    splits, given = ((4, 64, False),), {"layout": "NWC"}
+    if is_indexed:
+        given["state_indices"] = nkiconv.spec((N,), "int32")
+    arrays = [nkiconv.spec(shape, "bf16") for shape in ((N, T, 256), (N + is_indexed, 256, 3), (256, 4))]
+    found = execute(nkiconv.causal_conv1d_split_step[2], (*arrays, splits), given, trace_only=True)
+    assert {one.op for one in found.instructions} & {"tensor_reduce", "nc_matmul"} == sums
 
 
 def test_several_batches_of_slots():

@@ -85,7 +85,7 @@ refused(nkiconv.pointwise_mlp, {"x": IMAGE, "w1": ONE, "w2": OTHER}, [
     ({"lnc": 3}, UnsupportedError, "lnc=3"),
     ({"w1": ONE.tolist()}, DtypeError, "w1: must be a NumPy array"),
 ])  # fmt: skip
-_LARGE = {name: simulator.ArraySpec(shape, "bfloat16") for name, shape in (
+_LARGE = {name: np.empty(shape, ml_dtypes.bfloat16) for name, shape in (
     ("x", (1, 4096, 8, 8)), ("w1", (16384, 4096)), ("w2", (4096, 16384)))}  # fmt: skip
 TOO_LARGE = "C=4096, hidden=16384, K=4096: filters and hidden channels of 512"
 refused(nkiconv.pointwise_mlp, _LARGE, [({}, UnsupportedError, TOO_LARGE)])

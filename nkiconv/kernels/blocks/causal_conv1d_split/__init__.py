@@ -10,6 +10,7 @@ from ....schedules.split import (
     SplitGeometry,
     channels_unsupported,
     chunks_unsupported,
+    is_on_vector,
     positions_unsupported,
     rows_of,
     sequences_unsupported,
@@ -24,6 +25,7 @@ from ..._engines import itemsize_of
 from ..._epilogue import read_epilogue
 from ...depthwise_conv1d.state import check_state
 from .kernel import convolve_heads, step_heads, store_states
+from .row_step import step_rows
 
 
 @dataclass
@@ -66,6 +68,7 @@ def read_arrays(x_ref, w_ref, splits, layout, chunks=None, first_channel=None):
     (N, C, T), steps = (
         [one[layout.index(axis)] for axis in "NCW"] for one in (x_ref.shape, dense_strides(x_ref.shape))
     )
+    steps = steps if T > 1 else (C, 1, C)  # a token's channels are in a run
     refuse(rules.chunks(chunks), chunks_unsupported(chunks, layout))
     times = len(chunks or "x")
     refuse(channels_unsupported(first_channel, times * w_ref.shape[0], C))
@@ -181,5 +184,7 @@ def causal_conv1d_split_step(
     geometry, tokens = read_step(x_ref, state_ref, w_ref, splits, layout, state_indices)
     epilogue, parts = read_results(x_ref, geometry, tokens[0], bias, activation, eps)
     operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=state_ref, indices=state_indices)
-    step_heads(operands, geometry, epilogue, eps, tokens)
+    slots = 0 if state_indices == None else state_ref.shape[0]
+    step = step_rows if is_on_vector(geometry, tokens[0], slots) else step_heads
+    step(operands, geometry, epilogue, eps, tokens)
     return parts

@@ -70,7 +70,7 @@ def convolve_heads(operands, geometry, epilogue, eps):
     # spans in order of their first use, and the last step of each; (x, filters) of spans in SBUF; filters of two groups
     last = {step.span: index for index, step in enumerate(steps)}
     spans, numbers = list(last), {span: number for number, span in enumerate(last)}
-    out, held, filters, loaded = Results(operands.parts, epilogue, eps), {}, {}, 0
+    out, held, filters, loaded = Results(operands.parts, epilogue, eps, warmed()), {}, {}, 0
     for index, step in enumerate(steps):
         for span in spans[loaded : numbers[step.span] + SPANS_AHEAD + 1]:
             if span.group not in filters:
@@ -208,12 +208,17 @@ def load_filters(operands, geometry, group, first, ledger):
     return diagonals, load_bias_rows(operands.bias, group.c0, group.count)
 
 
+def warmed():
+    """WarmBanks of matmuls on zeros during the first loads."""
+    return warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS)
+
+
 class Results:
     """A core's evacuation into parts of y in HBM; norms: the unfinished norms of heads, oldest first."""
 
-    def __init__(self, parts, epilogue, eps):
+    def __init__(self, parts, epilogue, eps, warm=()):
         self.parts, self.epilogue, self.eps, self.ledger, self.norms = parts, epilogue, eps, new_ledger(), []
-        self.warm = warm_up(warm_zeros(), WARM_UPS, WARM_BLOCKS)
+        self.warm = warm
 
     def add(self, group, count, window, filters, step, token, factor=None):
         """Compute y of `count` tokens of a group.
@@ -229,23 +234,28 @@ class Results:
                 for s in range(diagonals[tile].shape[1]):
                     moving, adds = diagonals[tile][0 : run.rows, s, 0 : run.rows], started or s > 0
                     multiply(acc_psum[:, group.channels(run, tile)], window(run.rows, tile, s), moving, adds)
-        self.advance()
-        y_sbuf = nl.ndarray((count, group.count), dtype=y_hbm.dtype, buffer=nl.sbuf)
-        z_sbuf = nl.ndarray((count, group.count), dtype=nl.float32, buffer=nl.sbuf) if group.heads > 0 else y_sbuf
         bias = None if bias == None else bias[0:count, 0 : group.count]
-        evacuate(z_sbuf, acc_psum, bias, factor, self.epilogue, self.ledger)
         channels = y_hbm.shape[2] * y_hbm.shape[3]
         place = [[step * channels, count], [1, group.count]], token * channels + group.first
-        if group.heads == 0:
+        self.finish(acc_psum, bias, factor, group.heads, y_hbm, place)
+
+    def finish(self, sums, bias, factor, heads, y_hbm, place):
+        """Evacuate sums [tokens, channels] of so many heads, none of them normalised if 0, to a place in HBM; also of
+        [rows, tokens, channels], a head of each token."""
+        self.advance()
+        y_sbuf = nl.ndarray(sums.shape, dtype=y_hbm.dtype, buffer=nl.sbuf)
+        z_sbuf = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf) if heads > 0 else y_sbuf
+        evacuate(z_sbuf, sums, bias, factor, self.epilogue, self.ledger)
+        if heads == 0:
             store(y_sbuf, y_hbm, *place)
         else:
-            self.norms.append(self.normalize(z_sbuf, y_sbuf, group.heads, y_hbm, place))
+            z, y = (one.reshape((one.shape[0], heads, size_of(one.shape[1:]) // heads)) for one in (z_sbuf, y_sbuf))
+            self.norms.append(self.normalize(z, y, y_hbm, place))
 
-    def normalize(self, z_sbuf, y_sbuf, heads, y_hbm, place):
-        """Compute and store y of heads [tokens, channels], in stages that are issued one step apart, so that no engine
+    def normalize(self, z, y, y_hbm, place):
+        """Compute and store y of z [tokens, heads, dim], in stages that are issued one step apart, so that no engine
         waits for another's latest result: by Vector, and the product by Vector or GpSimd."""
-        z, y = (one.reshape_dim(1, (heads, one.shape[1] // heads)) for one in (z_sbuf, y_sbuf))
-        (tokens, _, dim), ledger = z.shape, self.ledger
+        (tokens, heads, dim), ledger = z.shape, self.ledger
         stats_sbuf = nl.ndarray((tokens, heads, 2, 3), dtype=nl.float32, buffer=nl.sbuf)
         for head in range(heads):
             book_vector(ledger, dim)
@@ -268,7 +278,7 @@ class Results:
         yield True
         engine = pick_sum(ledger, size_of(z.shape[1:]), False)
         nisa.tensor_tensor(dst=y, data1=z, data2=factor_sbuf.broadcast(2, dim), op=nl.multiply, engine=engine)
-        store(y_sbuf, y_hbm, *place)
+        store(y, y_hbm, *place)
 
     def advance(self):
         """Issue one more stage of each norm, oldest first."""
@@ -335,7 +345,7 @@ def step_heads(operands, geometry, epilogue, eps, tokens):
     """Compute operands.parts and operands.state. geometry: with sequences as its tokens; tokens: (T, x's stride along
     tokens)."""
     steps, T = build(geometry, nl.num_programs(), nl.program_id(0)), tokens[0]
-    out = Results(operands.parts, epilogue, eps)
+    out = Results(operands.parts, epilogue, eps, warmed())
     slots, held, count, ahead = {}, [], len(steps), groups_held(geometry, T)
     # with slots by index, a load may depend on a store before it: all loads of a batch go first
     batch = 1 if operands.indices == None else ahead
