@@ -134,8 +134,11 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
         return None, reason
     geometry = in_places(geometry, config)
     blocks, source = blocks_geometry(geometry, setting(config, "pixels", 0))
-    settings = completed(blocks, config)
-    plan = _scheduled(blocks, settings, bias, source)
+    settings, together = completed(blocks, config), PSUM_BANKS
+    plan = _scheduled(blocks, settings, bias, source, together)
+    while together > settings.side and not fits_sbuf(needed_bytes(plan)):
+        together = together // 2
+        plan = _scheduled(blocks, settings, bias, source, together)
     what, products = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks", 0
     for one in plan.passes:
         each = (matmuls_beside(blocks, settings.columns, acc.beside) for acc in chain.from_iterable(one.rounds))
@@ -185,10 +188,12 @@ def _longest_step(plan: BlocksSchedule) -> int:
     return max(channel, *(axis.dilation * step for axis, step in every if axis.taps > 1), 0)
 
 
-def _scheduled(geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry) -> BlocksSchedule:
-    """The Schedule of settings."""
+def _scheduled(
+    geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry, together: int
+) -> BlocksSchedule:
+    """The Schedule of settings. together: the most banks of a pass of one chunk of channels."""
     banks, passes = sum_banks(config.pixels), []
-    for accumulators in batches_of(geometry, config, bias, banks):
+    for accumulators in batches_of(geometry, config, bias, min(banks, together)):
         of_taps = [one for one in accumulators if one.t >= 0]
         r, s = hull([one.r for one in of_taps], (0, 1)), hull([one.s for one in of_taps], (0, 1))
         parts = range(config.side)
