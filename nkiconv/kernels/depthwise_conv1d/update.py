@@ -14,11 +14,12 @@ Vector makes the bands (a mask times the transposed filters, 16-bit) while the f
 transposed tiles to SBUF, 16-bit elements in pairs as one fp32 element; both evacuate sums, with the epilogue. Bound by
 Tensor: 2 x 55 ns for 128 (c, position) of 128 (images, pieces), against 0.86 us of HBM time a tile of 8 such groups.
 
-With few images Vector computes all. Row p of a tile holds channels c0 + p * T + t of some images, as runs of T * W
-elements (the last row ends with the last channel, and may begin with channels of the row before). Tap s of column q is
-a slice of the row times the filters, broadcast over the images, and one reduction sums the taps; the next column's
-products precede a column's sum, so that neither waits for the other's result. An initial state gives the first products
-and x the others. Channels are never mixed there, so NaN and Inf reach exactly the outputs of the definition.
+With few images Vector computes all but a part of the products, GpSimd's. Row p of a tile holds channels c0 + p * T + t
+of some images, as runs of T * W elements (the last row ends with the last channel, and may begin with channels of the
+row before). Tap s of column q is a slice of the row times the filters, broadcast over the images, and one reduction
+sums the taps; the next column's products precede a column's sum, so that neither waits for the other's result. An
+initial state gives the first products and x the others. Channels are never mixed there, so NaN and Inf reach exactly
+the outputs of the definition.
 
 On the Tensor Engine zeros are multiplied: a NaN or Inf in x reaches all columns of the channels of its group, in its
 image; a NaN or Inf in w in every image.
@@ -29,8 +30,9 @@ from dataclasses import dataclass, field, replace
 from ..._nki import nisa, nl
 from ...schedules.channels import full_rows, row_start
 from ...schedules.depthwise import RowGeometry
-from ...schedules.tiles import cut_at, div_ceil, share, some_of, transposes_of_bank, whole_words
+from ...schedules.tiles import cut_at, div_ceil, share, size_of, some_of, transposes_of_bank, whole_words
 from ...schedules.update import UpdateSchedule, channels_of, group_runs, taps_met
+from .._engines import book_vector, new_ledger, pick_sum
 from .._epilogue import evacuate
 from .._masks import constant, keep_between
 from .._prologue import finish_gates
@@ -269,11 +271,11 @@ def make_bands(mask, filters, plan, tile):
 
 def update_vector(tensors, geometry, options, tiles):
     """Write y. Loads are one tile ahead."""
-    now = {}
+    now, ledger = {}, new_ledger()
     for before, tile in zip([None, *tiles], [*tiles, None]):
         after = {} if tile is None else load_vector_tile(tensors, tile, now)
         if before is not None:
-            sum_vector_tile(tensors, geometry, options, before, now)
+            sum_vector_tile(tensors, geometry, options, before, now, ledger)
         now = after
 
 
@@ -308,7 +310,7 @@ def transfer(tile_sbuf, rows, tile, is_store):
             rows.move(part_sbuf, pattern, tile.n0, row_start(tile.block, row) + first, rows.low, is_store)
 
 
-def sum_vector_tile(tensors, geometry, options, tile, loaded):
+def sum_vector_tile(tensors, geometry, options, tile, loaded, ledger):
     """Sums of a tile, their epilogue and their store."""
     finish_gates(loaded["gates"], None)
     x_sbuf, bias, residual, Q = loaded["x"], loaded["bias"], loaded["residual"], geometry.Q
@@ -318,12 +320,13 @@ def sum_vector_tile(tensors, geometry, options, tile, loaded):
     for q in range(Q + 1):
         before = products
         if q < Q:
-            products = multiply_taps(tensors, loaded, geometry, q, options.strict_nonfinite)
+            products = multiply_taps(tensors, loaded, geometry, q, options.strict_nonfinite, ledger)
         if q > 0:
             column = sums_sbuf[0:rows, 0:images, 0:length, q - 1]
             if before is None:
                 nisa.memset(dst=column, value=0.0)
             else:
+                book_vector(ledger, size_of(before.shape[1:]))
                 nisa.tensor_reduce(dst=column, op=nl.add, data=before, axis=3)
     y_sbuf = nl.ndarray(sums_sbuf.shape, dtype=tensors.y.dtype, buffer=nl.sbuf)
     flat = (rows, images, length * Q)
@@ -333,7 +336,7 @@ def sum_vector_tile(tensors, geometry, options, tile, loaded):
     transfer(y_sbuf, tensors.y, tile, True)
 
 
-def multiply_taps(tensors, loaded, geometry, q, strict):
+def multiply_taps(tensors, loaded, geometry, q, strict, ledger):
     """Products of column q, [rows, images, channels, taps] fp32 in SBUF, of all taps inside the row or the state; None
     if there are none.
 
@@ -357,6 +360,7 @@ def multiply_taps(tensors, loaded, geometry, q, strict):
             data1=source_sbuf[0:rows, 0:images, 0:channels, at : last : geometry.dilation],
             data2=filters_sbuf[0:rows, 0:1, 0:channels, s : s + count].broadcast(1, images),
             op=nl.multiply,
+            engine=pick_sum(ledger, images * channels * count, False),
         )
     for begin, stop in ((first, low), (high, end)):
         if begin < stop:
