@@ -163,8 +163,7 @@ def of_gy(e: Entry, gy: Any) -> str:
     """Of one shape where x's is given and strides are no question."""
     if e.transposed:
         return rules.images_and_channels("gy", gy.shape, "NC", 2, K)
-    rows = e.axes == 1 and e.letters == "K"
-    return rules.shape("gy", gy.shape, e.given["gy"].shape, f"y's in layout {LAYOUTS[1][0]}" if rows else "y's")
+    return rules.shape("gy", gy.shape, e.given["gy"].shape, "y's")
 
 
 def y_of(e: Entry) -> str:

@@ -12,7 +12,7 @@ from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
 from ..pixel_norms import NORM_EPS
 from ..planner.operations import OPERATIONS
-from ..planner.request import X_PERMS, Config
+from ..planner.request import Config
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from ..rules import FILTER_PERMS
@@ -26,7 +26,18 @@ from .calls import (
     shape_of,
     with_extents,
 )
-from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, check_numbers, checked_conv, is_packed, other_layout
+from .conv_problem import (
+    IMAGES,
+    VOLUMES,
+    Kind,
+    array_violations,
+    as_images,
+    as_rows,
+    check_numbers,
+    checked_conv,
+    is_packed,
+    other_layout,
+)
 from .epilogue import Epilogue
 from .frames import Frames
 
@@ -238,7 +249,7 @@ def convolved(
     if bare or has_no_images(x):
         axes = "N" * has_no_images(x) + "C" * bare
         dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
-        y = no_data(problem.output_shape, problem.layout, axes, dtype)
+        y = no_data(kind.shape_of_y(problem, layout), layout, axes, dtype)
         found = (y,) if frames.wanted is False else (y, frames.last(x, layout, final))
         found += stats_of_no_data(epilogue, y, layout, more["lnc"])
         found += (y.copy(),) if epilogue.return_before_norm else ()
@@ -247,11 +258,13 @@ def convolved(
         epilogue = dataclasses.replace(epilogue, initial_frames=frames.initial)
     epilogue = dataclasses.replace(epilogue, return_final_frames=final)
     choice = {name: more[name] for name in ("lnc", "algorithm", "config")}
-    y = run_conv(x, w, problem, filter_layout=filter_layout, epilogue=epilogue, **choice).y
+    x, w, epilogue = as_images(kind, x, w, epilogue, layout, filter_layout)
+    y = run_conv(x, w, problem, filter_layout=other_layout(kind, filter_layout), epilogue=epilogue, **choice).y
+    y = as_rows(kind, tuple(y) if isinstance(y, (list, tuple)) else y, layout)
     if frames.wanted is False or final:
-        return tuple(y) if isinstance(y, (list, tuple)) else y
+        return y
     no_planes = frames.last(x, layout, 0)
-    return (y[0], no_planes, *y[1:]) if isinstance(y, (list, tuple)) else (y, no_planes)
+    return (y[0], no_planes, *y[1:]) if isinstance(y, tuple) else (y, no_planes)
 
 
 def stats_of_no_data(epilogue: Epilogue, y: Any, layout: str, lnc: int) -> tuple[Any, ...]:
@@ -269,8 +282,8 @@ def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: s
         )
     if is_packed(kind, w):
         raise UnsupportedError(f"batch_group_count={count}: filters of groups are not packed; pass w as it was")
-    N, C, *extents = (x.shape[axis] for axis in X_PERMS[layout])
-    K, inputs = (w.shape[axis] for axis in FILTER_PERMS[filter_layout][:2])
+    N, C, *extents = (x.shape[axis] for axis in kind.places(layout))
+    K, inputs = (w.shape[axis] for axis in kind.filter_places(filter_layout)[:2])
     refuse(GeometryError, rules.divides("batch_group_count", count, N=N, K=K))
     if inputs != C:
         raise GeometryError(f"w.shape={w.shape}: must have x's C={C} input channels, whatever batch_group_count is")
@@ -293,8 +306,8 @@ def _with_data(
         check_numbers(kind, x, layout, epilogue)
         epilogue = dataclasses.replace(epilogue, x_scale=None, x_shift=None)
     if bare:
-        extents[X_PERMS[layout][1]] = groups if type(groups) is int and groups > 0 else 1
-        w = with_extents(w, {FILTER_PERMS[filter_layout][1]: 1})
+        extents[kind.places(layout)[1]] = groups if type(groups) is int and groups > 0 else 1
+        w = with_extents(w, {kind.filter_places(filter_layout)[1]: 1})
     return with_extents(x, extents) if extents else x, w, epilogue
 
 
@@ -303,7 +316,7 @@ def _upsampled(kind: Kind, x: Any, upsample: Any, layout: str) -> Any:
     is_image = layout in kind.layouts and len(shape_of(x)) == kind.axes + 2
     if not is_image or type(upsample) is not int or upsample not in rules.UPSAMPLES[1:]:
         return x
-    return with_extents(x, {axis: upsample * x.shape[axis] for axis in X_PERMS[layout][2:]})
+    return with_extents(x, {axis: upsample * x.shape[axis] for axis in kind.places(layout)[2:]})
 
 
 def _has_no_channels(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any) -> bool:
@@ -312,7 +325,7 @@ def _has_no_channels(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any
         return False
     if not all(isinstance(array, np.ndarray) and array.ndim == kind.axes + 2 for array in (x, w)):
         return False
-    return bool(x.shape[X_PERMS[layout][1]] == w.shape[FILTER_PERMS[filter_layout][1]] == 0)
+    return bool(x.shape[kind.places(layout)[1]] == w.shape[kind.filter_places(filter_layout)[1]] == 0)
 
 
 def run_conv(

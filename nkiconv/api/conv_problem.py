@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from .. import pixel_norms, rules
 from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..planner.conv import norm_violations, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import X_PERMS, Config
+from ..planner.request import Config
 from ..problem import ConvProblem, dtype_name
+from ..reference import AnyArray
 from ..rules import (
     CONV2D_DTYPES,
     FILTER_LAYOUTS,
-    FILTER_PERMS,
     LAYOUTS,
     PADDINGS,
     VOLUME_FILTER_LAYOUTS,
@@ -56,6 +59,24 @@ class Kind:
     def cannot(self) -> str:
         """How a refusal begins."""
         return f"{self.name} cannot run this call"
+
+    @property
+    def operation(self) -> str:
+        """The planner's: a row is an image of height 1."""
+        return self.name.replace("1d", "2d") if self.axes == 1 else self.name
+
+    def places(self, layout: str) -> tuple[int, ...]:
+        """Where N, C and the extents are in a layout."""
+        return tuple(map(layout.index, self.layouts[0]))
+
+    def filter_places(self, filter_layout: str | None) -> tuple[int, ...]:
+        """Where K, C / groups and the taps are in an order of w, None for the first."""
+        return tuple(map((filter_layout or self.filter_layouts[0]).index, self.filter_layouts[0]))
+
+    def shape_of_y(self, problem: ConvProblem, layout: str) -> tuple[int, ...]:
+        """In a layout; of rows without the height."""
+        shape, axis = problem.output_shape, layout.index("W")
+        return shape if self.axes > 1 else shape[:axis] + shape[axis + 1 :]
 
     def filter_axes(self, filter_layout: Any = None) -> str:
         """Axes of w in an order, or in the first."""
@@ -101,7 +122,7 @@ def checked_conv(
 
     geometry: stride, padding, dilation and groups, lhs_dilation or output_padding.
     """
-    operation = OPERATIONS[kind.name]
+    operation = OPERATIONS[kind.operation]
     wrong = [
         *array_violations(kind, x, w, layout, filter_layout, lnc),
         *epilogue.violations(
@@ -112,7 +133,7 @@ def checked_conv(
     ]
     raise_all(kind.cannot, wrong)
     problem = problem_of(kind, x, w, layout=layout, filter_layout=filter_layout, **geometry)
-    residual = f"y's in layout {layout}", problem.output_shape
+    residual = f"y's in layout {layout}", kind.shape_of_y(problem, layout)
     of_channels = dict.fromkeys(("bias", *pixel_norms.OF_CHANNELS), ("[K]", (problem.K,)))
     wrong = [*epilogue.shape_violations({**of_channels, "residual": residual})]
     wrong += epilogue.number_violations(problem.N, problem.C)
@@ -150,38 +171,62 @@ def problem_of(
     layout: str,
     filter_layout: str | None = None,
 ) -> ConvProblem:
-    """The ConvProblem of images or volumes and numbers that are checked, each by itself.
+    """The ConvProblem of rows, images or volumes and numbers that are checked, each by itself.
 
     Raises: GeometryError: they do not go together.
     """
-    N, C, *sizes = (x.shape[axis] for axis in X_PERMS[layout])
+    N, C, *sizes = (x.shape[axis] for axis in kind.places(layout))
     check_channels(kind, w, C, groups, filter_layout)
     if kind.transposed:
-        K, taps = w.shape[1] * groups, w.shape[2:]
+        K, taps = w.shape[1] * groups, [*w.shape[2:]]
     elif is_packed(kind, w):
         blocks, _, *taps, each = w.shape
         K = blocks * each
     else:
-        K, _, *taps = (w.shape[axis] for axis in FILTER_PERMS[filter_layout or kind.filter_layouts[0]])
+        K, _, *taps = (w.shape[axis] for axis in kind.filter_places(filter_layout))
     letters = kind.layouts[0][2:]
     strides, dilations = per_axis(stride, kind.axes), per_axis(dilation, kind.axes)
     pairs = padding_pairs(padding, tuple(zip(sizes, taps, strides, dilations, strict=True)))
-    fields = dict(zip(letters, sizes, strict=True)) | {"N": N, "C": C, "K": K, "groups": groups, "layout": layout}
-    fields |= {"dtype": dtype_name(x.dtype), "padding": pairs}
+    fields = dict(zip(letters, sizes, strict=True)) | {"N": N, "C": C, "K": K, "groups": groups}
+    fields |= {"dtype": dtype_name(x.dtype), "layout": LAYOUTS_1D.get(layout, layout)}
+
+    def with_height(values: tuple[Any, ...], height: Any = 1) -> tuple[Any, ...]:
+        return (height, *values) if kind.axes == 1 else values
+
+    fields |= {"padding": with_height(pairs, (0, 0)), "stride": with_height(strides)}
     if kind.transposed:
-        more = per_axis(output_padding, kind.axes)
+        more = with_height(per_axis(output_padding, kind.axes), 0)
         return ConvProblem.transpose(
-            **fields, stride=strides, output_padding=more, dilation=dilations, taps=tuple(taps)
+            **fields, output_padding=more, dilation=with_height(dilations), taps=with_height(tuple(taps))
         )
     fields |= zip("TRS"[-kind.axes :], taps, strict=True)
-    spread = per_axis(lhs_dilation, kind.axes)
-    return ConvProblem(**fields, stride=strides, rhs_dilation=dilations, lhs_dilation=spread)
+    spread = with_height(per_axis(lhs_dilation, kind.axes))
+    return ConvProblem(**fields, rhs_dilation=with_height(dilations), lhs_dilation=spread)
+
+
+def as_images(
+    kind: Kind, x: AnyArray, w: AnyArray, epilogue: Epilogue, layout: str, filter_layout: str | None
+) -> tuple[Any, Any, Epilogue]:
+    """x, w and an epilogue; those of rows with an axis of height 1."""
+    if kind.axes > 1:
+        return x, w, epilogue
+    height, residual = layout.index("W"), epilogue.residual
+    if residual is not None:
+        epilogue = dataclasses.replace(epilogue, residual=np.expand_dims(residual, height))
+    return np.expand_dims(x, height), np.expand_dims(w, (filter_layout or "KCS").index("S")), epilogue
+
+
+def as_rows(kind: Kind, y: Any, layout: str) -> Any:
+    """A call's results, y alone or first; that of rows without the axis of height 1."""
+    if kind.axes > 1:
+        return y
+    return (as_rows(kind, y[0], layout), *y[1:]) if isinstance(y, tuple) else y.squeeze(layout.index("W"))
 
 
 def check_numbers(kind: Kind, x: Any, layout: str, epilogue: Epilogue) -> None:
     """Check x_scale and x_shift; x's rank and layout are checked elsewhere."""
     if layout in kind.layouts and x.ndim == kind.axes + 2:
-        N, C = (x.shape[axis] for axis in X_PERMS[layout][:2])
+        N, C = (x.shape[axis] for axis in kind.places(layout)[:2])
         raise_all(kind.cannot, [*epilogue.violations({}), *epilogue.number_violations(N, C)])
 
 
@@ -194,8 +239,10 @@ def check_channels(kind: Kind, w: Any, C: int, groups: Any, filter_layout: str |
 
 
 def other_layout(kind: Kind, filter_layout: str | None) -> str | None:
-    """A filter's layout, None for the first."""
-    return None if filter_layout in kind.filter_layouts[:1] else filter_layout
+    """The planner's name of a filter's layout, None for the first."""
+    if filter_layout is None or filter_layout in kind.filter_layouts[:1]:
+        return None
+    return FILTER_LAYOUTS_1D.get(filter_layout, filter_layout)
 
 
 def array_violations(

@@ -9,7 +9,6 @@ from ..planner.request import Config
 from ..reference import AnyArray
 from .calls import Places
 from .conv import convolved
-from .conv1d import as_conv2d, as_rows
 from .conv_problem import TRANSPOSED
 
 
@@ -51,7 +50,7 @@ def conv_transpose1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return as_rows(conv_transpose2d(**as_conv2d(**locals(), kind=TRANSPOSED[1])), layout)
+    return convolved(TRANSPOSED[1], **locals())
 
 
 @takes_ints

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import rules
 from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all, refuse, refused
@@ -15,7 +17,6 @@ from ..planner.request import Asked, Config, asked_violations
 from ..problem import dtype_name
 from ..reference import AnyArray
 from .calls import Places, has_no_images, launch_planned, nl_dtype, one_array, one_image, per_axis
-from .conv1d import as_conv2d, as_rows, with_height
 from .conv_problem import (
     IMAGES,
     ROWS,
@@ -29,7 +30,7 @@ from .conv_problem import (
 )
 from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .depthwise_gradients import run_depthwise_weight
-from .weight_checks import check_accumulated, check_gradients, filter_like, of_no_images, result_violations, sizes_of
+from .weight_checks import check_gradients, filter_like, of_no_images, result_violations, sizes_of
 
 
 @takes_ints
@@ -139,8 +140,7 @@ def conv1d_weight(
 
     Raises: as `conv2d_weight`.
     """
-    found = conv2d_weight(**_as_images(**locals()))
-    return (as_rows(found[0]), found[1]) if bias_gradient else as_rows(found)
+    return _weight(WEIGHT[1], **locals())
 
 
 @takes_ints
@@ -226,15 +226,6 @@ WEIGHT = {
 }
 
 
-def _as_images(*, weight_size: Any, accumulate_into: Any, **call: Any) -> dict[str, Any]:
-    """`conv2d_weight`'s arguments of `conv1d_weight`'s."""
-    size = sizes_of("weight_size", weight_size, 3)
-    found = as_conv2d(**call, w=filter_like(size, call["gy"]), kind=WEIGHT[1])
-    check_accumulated(accumulate_into, size)
-    into = None if accumulate_into is None else with_height(accumulate_into, 2)
-    return found | {"weight_size": (*size[:2], 1, size[2]), "accumulate_into": into}
-
-
 def _weight(
     kind: Kind,
     *,
@@ -252,7 +243,7 @@ def _weight(
     **numbers: Any,
 ) -> Any:
     """The gradient of the filters, of calls without images too."""
-    size, operation = sizes_of("weight_size", weight_size, kind.axes + 2), OPERATIONS[kind.name]
+    size, operation = sizes_of("weight_size", weight_size, kind.axes + 2), OPERATIONS[kind.operation]
     like, order, into = filter_like(size, gy), kind.filter_layouts[0], accumulate_into
     wrong = [
         *array_violations(kind, x, like, layout, order, lnc),
@@ -263,7 +254,7 @@ def _weight(
     raise_all(kind.cannot, wrong)
     given = one_image("x", x) if has_no_images(x) else x
     problem = problem_of(kind, given, like, layout=layout, filter_layout=order, **numbers)
-    check_gradients(gy, (x.shape[0], *problem.output_shape[1:]), into, size)
+    check_gradients(gy, (x.shape[0], *kind.shape_of_y(problem, layout)[1:]), into, size)
     refuse(DtypeError, rules.array_dtype("x", x.dtype, operation.dtypes))
     asked = Asked(bias=bias_gradient, precision=precision, out_dtype=dtype_name(out_dtype))
     problem = problem.replace(direction="wgrad")
@@ -271,13 +262,18 @@ def _weight(
     raise_all(kind.cannot, wrong)
     if has_no_images(x):
         return of_no_images(size, into, asked)
+    if kind.axes == 1:
+        x, gy = (np.expand_dims(one, layout.index("W")) for one in (x, gy))
+        into = None if into is None else into[:, :, None]
     after = {"accumulate_into": into, "bias_gradient": bias_gradient}
     if algorithm is None and operation_of(problem, asked) is not operation:
-        return run_depthwise_weight(x, gy, problem, **after, out_dtype=out_dtype, lnc=lnc)
-    choice: dict[str, Any] = {"lnc": lnc, "algorithm": algorithm, "config": config}
-    raise_all(kind.cannot, choice_refusals(operation, problem, asked, **choice))
-    after |= {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
-    return launch_planned(operation, problem, asked, (x, gy, size), after, **choice).y
+        found = run_depthwise_weight(x, gy, problem, **after, out_dtype=out_dtype, lnc=lnc)
+    else:
+        choice: dict[str, Any] = {"lnc": lnc, "algorithm": algorithm, "config": config}
+        raise_all(kind.cannot, choice_refusals(operation, problem, asked, **choice))
+        after |= {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
+        found = launch_planned(operation, problem, asked, (x, gy, problem.filter_shape), after, **choice).y
+    return (found[0].reshape(size), found[1]) if bias_gradient else found.reshape(size)
 
 
 def _input(

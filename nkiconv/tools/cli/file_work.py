@@ -88,7 +88,8 @@ class FileWork:
         target, one = self.target, files.format_of(self.target)
         out = y
         if self.work.operation == "conv1d":
-            out = importlib.import_module("nkiconv.api.conv1d").as_rows(y, self.layout or "NCW")
+            api = importlib.import_module("nkiconv.api.conv_problem")
+            out = api.as_rows(api.ROWS, y, self.layout or "NCW")
         if one.media_of is not None and self.layout in _CHANNELS_LAST:
             out = np.moveaxis(out, -1, 1)
         clipped = files.save(target, one.what, self.force, lambda file: one.write(file, target, out, self.origin))
@@ -236,16 +237,15 @@ def _images(
 ) -> _Checked:
     """A conv2d, conv1d or depthwise_conv2d, all of which run as conv2d; geometry: with the layouts."""
     conv1d, conv = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv_problem")
-    if operation == "conv1d":
-        geometry = conv1d.as_conv2d(x, w, epilogue.residual, **geometry)
-        x, w = geometry.pop("x"), geometry.pop("w")
-        epilogue = dataclasses.replace(epilogue, residual=geometry.pop("residual"))
-    elif operation == "depthwise_conv2d":
+    if operation == "depthwise_conv2d":
         geometry = {**geometry, "groups": conv1d.depthwise_groups(x, w, geometry.get("layout", "NCHW"))}
-    whole = {"layout": "NCHW", "filter_layout": "KCRS", **geometry}
+    kind = conv.ROWS if operation == "conv1d" else conv.IMAGES
+    whole = {"layout": kind.layouts[0], "filter_layout": kind.filter_layouts[0], **geometry}
     for lnc in degrees:
-        problem = conv.checked_conv(conv.IMAGES, x, w, epilogue, lnc=lnc, **whole)
-    return x, w, problem, epilogue, geometry.get("filter_layout")
+        problem = conv.checked_conv(kind, x, w, epilogue, lnc=lnc, **whole)
+    order = whole["filter_layout"]
+    x, w, epilogue = conv.as_images(kind, x, w, epilogue, whole["layout"], order)
+    return x, w, problem, epilogue, conv.other_layout(kind, order)
 
 
 def _canonical_shape(problem: ConvProblem, operation: str) -> tuple[int, ...]:
