@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,10 +98,10 @@ def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
     return DepthwiseSettings.read(config, rows=rows, columns=columns)
 
 
-def least_ns(target: Target, geometry: Geometry) -> float:
+def least_ns(target: Target, geometry: Geometry, fold: int) -> float:
     """ns of the Tensor Engine for products with y as NHWC, on all rows and columns of the array."""
     products = geometry.C * geometry.K * math.prod(map(met_outputs, geometry.axes)) / PARTS
-    idle = max(1.0, target.matmul_columns_min / (geometry.K * FOLDS[-1]))
+    idle = max(1.0, target.matmul_columns_min / (geometry.K * fold))
     return products * idle * matmul_rates(target, geometry)[0] / P_MAX**2
 
 
@@ -145,16 +145,19 @@ def candidates(
         deepest = itertools.chain(*itertools.islice(fitting, DEPTHS))
         for ns, one in sorted(deepest, key=lambda each: each[0]):
             yield ns, replace(one, loop=given.get("loop", _loop(target, geometry, options, one)))
-    elif kind is PixelSettings and least_ns(target, geometry) <= most_ns:
-        yield from least(pixels_tried(geometry, options, given), whole)
-    elif kind is not PixelSettings:
+    elif kind is PixelSettings:
+        folds = [fold for fold in values_of(given, "fold", FOLDS) if least_ns(target, geometry, fold) <= most_ns]
+        yield from least(pixels_tried(geometry, options, given, folds), whole)
+    else:
         name, values = ("across", parts_of_rows(geometry)) if kind is PatchSettings else ("shard", SHARDS)
         yield from least((kind.read(config, **{name: one}) for one in values_of(given, name, values)), whole)
 
 
-def pixels_tried(geometry: Geometry, options: Options, given: dict[str, Any]) -> Iterator[PixelSettings]:
+def pixels_tried(
+    geometry: Geometry, options: Options, given: dict[str, Any], folds: Sequence[int]
+) -> Iterator[PixelSettings]:
     """Settings of y as NHWC with each side, shard and fold, and shifts."""
-    sides, folds = values_of(given, "side", sides_of(geometry)), values_of(given, "fold", FOLDS)
+    sides = values_of(given, "side", sides_of(geometry))
     for side, shard, fold in itertools.product(sides, values_of(given, "shard", SHARDS), folds):
         for rest in values_of(given, "rest", [0] if "fold" in given else rests_of(geometry, options, fold)):
             own = replace(geometry, C=max(1, geometry.C - rest))

@@ -21,18 +21,19 @@ from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
 from .prices import (
-    array_end_ns,
+    Busy,
+    first_load_ns,
+    last_store_ns,
     matmul_ns,
     matmul_rates,
     moved_ns,
-    overlapped_ns,
     planes_met,
     read_ns,
-    round_trip_ns,
+    total_ns,
     transpose_ns,
 )
 from .settings import Config, Settings, declarations, values_of
-from .stacked_schedule import phases_of
+from .stacked_schedule import phases_of, taps_of_window
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil, slot_for
 from .weight_stationary import (
     BESIDE,
@@ -53,9 +54,8 @@ TILE_BYTES = ("x_bytes", "y_bytes")
 #: Ratio of a bound to the least one above which other sizes of output tiles are not tried.
 NEAR = 1.15
 #: Rows of y on a partition that are tried, more than one with at most FEW outputs of a block; the number of candidates
-#: that are built: 32 take 0.996 times as long as 16 over 106 golden estimates, 1.02 at worst, and 2 % more CPU time
-#: (`python tests/golden --way estimate`); sizes of M packing that are bounded, by least work of the Tensor Engine.
-V_TRIED, FEW, BUILT, SIZES = (1, 2, 4), 8, 32, 8
+#: that are built; sizes of M packing that are bounded, by least work of the Tensor Engine.
+V_TRIED, FEW, BUILT, SIZES = (1, 2, 4), 8, 12, 8
 #: Bytes a partition of an output tile's results that are tried.
 Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: The number of phases above which only one Schedule is built, of 3 to 12.
@@ -168,17 +168,21 @@ def stacked_tried(target: Target, geometry: Geometry, options: Options, given: d
                 heapq.heappush(queue, (least(one, packed, way), at, number, *one, way))
 
 
-#: The X of some channels: its partitions, G, and the products of each row of y on a partition.
-Packed = tuple[int, int, int]
+#: The X of some channels: its partitions, D, G, blocks for all rows of y, and the products of each row of y on a
+#: partition.
+Packed = tuple[int, int, int, int, int]
 
 
 def packed_of(geometry: Geometry, sizes: Sizes) -> list[Packed]:
     """Each X of some sizes."""
-    (B, D, U, V, G, rest), axes = sizes, (geometry.rows, geometry.columns)
-    found = [(B * D * (geometry.C - rest), G, stacked.products_of(*axes, B, D, U, V, G))]
-    if rest:
-        B, D, G = stacked.rest_sizes(*axes, rest, U, V)
-        found.append((B * D * rest, G, stacked.products_of(*axes, B, D, U, V, G)))
+    (B, D, U, V, G, rest), rows, columns = sizes, geometry.rows, geometry.columns
+    every = [(geometry.C - rest, B, D, G)]
+    every += [(rest, *stacked.rest_sizes(rows, columns, rest, U, V))] if rest else []
+    found = []
+    for channels, B, D, G in every:
+        taps = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G)))
+        last = ((div_ceil(rows.out, U * V) - 1) * U * V + V - 1) * rows.stride // G + (taps - 1) * B // G
+        found.append((B * D * channels, D, G, last + 1, taps * div_ceil(columns.taps, D)))
     return found
 
 
@@ -189,7 +193,8 @@ def stacked_least(
     evacuation, and loads and stores; of all sizes with some rest and outputs."""
     rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
-    ends_ns, y_item = round_trip_ns(target), options.epilogue.y_itemsize
+    y_item = options.epilogue.y_itemsize
+    transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns
 
     def columns_of(U: int, V: int) -> int:
         """Columns of a core's sums of an M tile, of one of the V rows of y on a partition."""
@@ -215,32 +220,38 @@ def stacked_least(
         return div_ceil(geometry.K, P_MAX // U) * read_ns(target, options, 0, V * columns_of(U, V))
 
     @cache
-    def loaded_ns(parts: int, G: int, places: int) -> float:
-        """ns of DMA of x in blocks of G rows on so many partitions, in one of so many places."""
-        lines = div_ceil(rows.size, G)
-        whole = G == 1 and geometry.x_strides[2] == columns.size
-        run = columns.size * (lines if whole else 1) if geometry.x_strides[3] == 1 else 1
-        return moved_ns(target, parts * size * lines * columns.size, run, parts * places, geometry.hbm_itemsize)
+    def loaded_ns(parts: int, blocks: int, together: bool, places: int) -> float:
+        """ns of DMA of so many blocks of x on so many partitions, in one of so many places; together: in one run."""
+        whole = together and geometry.x_strides[2] == columns.size
+        run = columns.size * (blocks if whole else 1) if geometry.x_strides[3] == 1 else 1
+        return moved_ns(target, parts * size * blocks * columns.size, run, parts * places, geometry.hbm_itemsize)
 
     @cache
     def filters_ns(U: int, way: str) -> float:
-        """ns of DMA of the filters of all M tiles."""
+        """ns of DMA of an M tile's filters."""
+        kn = geometry.K // div_ceil(geometry.K, P_MAX // U)
+        return filters_moved_ns(target, geometry, kn, U, way == "straight", U == 1)
+
+    def whole_ns(U: int, V: int, way: str, products_ns: float, x_ns: float) -> float:
+        """ns from the first DMA to the last. The first sums wait for the first filters, transposed and copied."""
         m_tiles = div_ceil(geometry.K, P_MAX // U)
-        return m_tiles * filters_moved_ns(target, geometry, geometry.K // m_tiles, U, way == "straight", U == 1)
+        begin_ns, dma_ns = first_load_ns(target) + filters_ns(U, way), m_tiles * filters_ns(U, way)
+        made_ns = begin_ns + transposed_ns + U * (geometry.K // m_tiles) * target.copy_ns(geometry.itemsize)
+        busy = Busy(products_ns, products_ns, evacuated_ns(U, V), dma=dma_ns + x_ns + stored_ns(U, V))
+        moved_ns, end_ns = begin_ns - target.first_packet_ns, last_store_ns(target)
+        return total_ns(target, begin_ns, moved_ns, busy, end_ns, made_ns=made_ns)
 
     def found(sizes: Sizes, packed: list[Packed], way: str) -> float:
-        U, V, products_ns, dma_ns = sizes[2], sizes[3], 0.0, stored_ns(*sizes[2:4]) + filters_ns(sizes[2], way)
-        for index, (parts, G, products) in enumerate(packed):
+        U, V, products_ns, x_ns = sizes[2], sizes[3], 0.0, 0.0
+        for index, (parts, D, G, blocks, products) in enumerate(packed):
             products_ns += products * array_ns(U, V, G, way)
-            dma_ns += loaded_ns(parts, G, P_MAX // slot_for(parts) if index else 1)
-        return ends_ns + overlapped_ns(array_end_ns(target, 0.0, products_ns), dma_ns, evacuated_ns(U, V))
+            x_ns += loaded_ns(parts, blocks, D == G == 1, P_MAX // slot_for(parts) if index else 1)
+        return whole_ns(U, V, way, products_ns, x_ns)
 
     def of_outputs(rest: int, U: int, V: int) -> float:
         each_ns = div_ceil(geometry.K, P_MAX // U) * V * met * matmul_ns(target, geometry, columns_of(U, V))
         products = div_ceil(window_of(rows, (U - 1) * V + 1) * columns.taps, P_MAX // max(1, geometry.C - rest))
-        products_ns = (products + (rest > 0)) * each_ns
-        dma_ns = stored_ns(U, V) + min(filters_ns(U, way) for way in stacked.WAYS)
-        return ends_ns + overlapped_ns(array_end_ns(target, 0.0, products_ns), dma_ns, evacuated_ns(U, V))
+        return min(whole_ns(U, V, way, (products + (rest > 0)) * each_ns, 0.0) for way in stacked.WAYS)
 
     return found, of_outputs
 
