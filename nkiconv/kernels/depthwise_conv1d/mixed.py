@@ -30,7 +30,7 @@ from ...schedules.rows import channel_runs, channels_of, held_by_all, positions_
 from ...schedules.tiles import BANK_COLUMNS, div_ceil
 from .._engines import scaled
 from .._epilogue import evacuate
-from .._masks import make_diagonals
+from .._masks import constant, make_diagonals
 from .._prologue import Arrival, finish_gates
 from .._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
 from ..conv.sums import multiply
@@ -238,21 +238,19 @@ def move_groups(run, tile_sbuf, rows, tile, firsts, columns, high=None, is_store
 
 
 def load_tile_x(run, tile, cuts):
-    """(x [rows, run], its pending products or prologues in order of columns) of a tile.
+    """(x [rows, run], its pending products or prologues in order of columns) of a tile; a dilated x is loaded without
+    its gaps, and copied to its places among zeros.
 
     cuts: end columns of the tile's DMAs, the last is the tile's width.
     """
     geometry, tensors, gates, begin = run.geometry, run.tensors, [], 0
-    firsts, numbers, size = positions_of(geometry, tile), load_numbers(run, tile), run_length(geometry, tile.qn)
-    tiles = [nl.ndarray((tile.rows, size), dtype=source.dtype, buffer=nl.sbuf) for source in tensors.sources]
-    if geometry.lhs_dilation > 1:
-        for source, x_sbuf in zip(tensors.sources, tiles):
-            load_dilated(run, tile, x_sbuf, source, numbers)
-        return tiles[0], tensors.gates(tiles)
+    positions, step, numbers = positions_of(geometry, tile), geometry.lhs_dilation, load_numbers(run, tile)
+    firsts, shift = [-(-position // step) for position in positions], -positions[-1] % step
+    ends = [max(0, div_ceil(run_length(geometry, columns) - shift, step)) for columns in cuts]
+    tiles = [nl.ndarray((tile.rows, max(1, ends[-1])), dtype=one.dtype, buffer=nl.sbuf) for one in tensors.sources]
     for source, x_sbuf in zip(tensors.sources, tiles):
         clear_outside(run, x_sbuf, firsts, source)
-    for columns in cuts:
-        end = run_length(geometry, columns)
+    for end in ends:
         for source, x_sbuf in zip(tensors.sources, tiles):
             if tensors.state is not None and source is tensors.x:
                 load_state(run, tile, x_sbuf, firsts, (begin, end))
@@ -260,7 +258,14 @@ def load_tile_x(run, tile, cuts):
         gates += tensors.gates([x_sbuf[0 : tile.rows, begin:end] for x_sbuf in tiles])
         gates += arrivals(run, tiles[0], firsts[0], begin, end, numbers)
         begin = end
-    return tiles[0], gates
+    if step == 1:
+        return tiles[0], gates
+    finish_gates(gates, None)
+    spread_sbuf = constant((tile.rows, run_length(geometry, tile.qn)), tensors.x.dtype, 0.0, nisa.engine.vector)
+    if begin > 0:
+        into = spread_sbuf[0 : tile.rows, shift : shift + (begin - 1) * step + 1 : step]
+        nisa.tensor_copy(dst=into, src=tiles[0], engine=nisa.engine.gpsimd)
+    return spread_sbuf, []
 
 
 def load_numbers(run, tile):
@@ -276,21 +281,6 @@ def arrivals(run, x_sbuf, first, begin, end, numbers):
     if run.tensors.prologue is None or begin >= end:
         return []
     return [Arrival(x_sbuf[0 : x_sbuf.shape[0], begin:end], run.tensors.prologue, *numbers)]
-
-
-def load_dilated(run, tile, x_sbuf, source, numbers):
-    """Load a run of x with gaps of zeros: its elements as neighbours, then a strided copy."""
-    step, positions = run.geometry.lhs_dilation, positions_of(run.geometry, tile)
-    nisa.memset(dst=x_sbuf, value=source.outside, engine=nisa.engine.vector)
-    firsts, shift = [-(-position // step) for position in positions], -positions[-1] % step
-    if shift < x_sbuf.shape[1]:
-        count = div_ceil(x_sbuf.shape[1] - shift, step)
-        dense_sbuf = nl.ndarray((tile.rows, count), dtype=source.dtype, buffer=nl.sbuf)
-        clear_outside(run, dense_sbuf, firsts, source)
-        move_groups(run, dense_sbuf, source, tile, firsts, (0, count))
-        finish_gates(arrivals(run, dense_sbuf, firsts[0], 0, count, numbers), None)
-        end = shift + (count - 1) * step + 1
-        nisa.tensor_copy(dst=x_sbuf[0 : tile.rows, shift:end:step], src=dense_sbuf, engine=nisa.engine.gpsimd)
 
 
 def clear_outside(run, dst_sbuf, firsts, source):
