@@ -33,7 +33,7 @@ from .banded import (
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
 from .prices import array_end_ns, matmul_rates, rows_ns
-from .settings import WORTHWHILE, Config, declarations, descended
+from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil, sumprod
 
 #: Bytes of a run, one chunk of one row, at which a DMA has its full rate; the least bytes of a run in tiles of fewer
@@ -197,13 +197,6 @@ def filled(
     lasting = max(BUFFERED_NS / BUFFERS, per_group * target.static_issue_ns) / group_ns
     buffer_groups = max(1, min(BUFFER_GROUPS, int(lasting) + 1, BAND_BYTES // (band_bytes * BUFFERS), groups))
 
-    def group_busy_ns(joined: int) -> float:
-        triggers_ns = per_group / joined * target.static_issue_ns / buffer_groups
-        return _busy_ns(group_ns, triggers_ns, _bands_ns(target, joined, num_taps * block * item))
-
-    joined = 1
-    while 2 * joined <= per_group and group_busy_ns(2 * joined) < WORTHWHILE * group_busy_ns(joined):
-        joined *= 2
     found = BandedSettings(
         block=block,
         shard=shard,
@@ -211,7 +204,7 @@ def filled(
         images=images,
         buffer_groups=buffer_groups,
         buffers=max(1, min(BUFFERS + 1, 2 * BAND_BYTES // band_bytes)),
-        joined=joined,
+        joined=1,
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
         rewarm=min(warmup, REWARM),
