@@ -288,13 +288,8 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     work_ns -= first.rows_in + last.rows_out
     share = total.streamed / max(SURE * max(work_ns, *others), target.window_ns)
     work_ns = array_end_ns(target, start_ns, work_ns, share) - start_ns
-    return start_ns + _busy_ns(work_ns, *others) + end_ns
-
-
-def _busy_ns(*each: float) -> float:
-    """ns of work of which each engine has so many."""
-    found: float = sum(max(0.0, one) ** POWER for one in each) ** (1 / POWER)
-    return found
+    busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
+    return start_ns + busy_ns + end_ns
 
 
 def _bands_ns(target: Target, joined: int, num_bytes: int) -> float:

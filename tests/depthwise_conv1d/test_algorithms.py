@@ -1,7 +1,7 @@
 """Every algorithm by its name against the same truth: edges, layouts, epilogues, non-finite values, settings, refusals;
 then named cases.
 
-An algorithm that refuses a row says so by `dispatch.refusal`; the kernel must then say the very same, and the test is
+An algorithm that refuses a row says so by `unsupported_reason`; the kernel must then say the very same, and the test is
 skipped: `scope` says which rows an algorithm may refuse. Epilogues of other shapes and settings: test_by_settings.py.
 """
 

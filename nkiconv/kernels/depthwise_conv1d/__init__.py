@@ -2,16 +2,28 @@
 
 from ..._nki import nki, nl
 from ...schedules.depthwise import Options
-from ...schedules.depthwise_algorithms import ALGORITHMS
-from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype
+from ...schedules.depthwise_algorithms import ALGORITHMS, default_of, unsupported_reason
+from .._arguments import check_bias, check_choice, check_given, check_residual, read_out_dtype, refuse
 from .._engines import itemsize_of
 from .._epilogue import read_epilogue
-from .dispatch import algorithm_for, run_algorithm
+from .banded.kernel import banded
+from .dot import dot
 from .geometry import copy_back, read_geometry, with_copies, with_prologue
+from .mixed import convolve_rows
 from .state import check_state, final_state
 from .tensors import tensors_of
+from .update import update
 
-__all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]
+__all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm", "run_algorithm"]
+
+LOOPS = {"banded": banded, "mixed": convolve_rows, "vector": convolve_rows, "dot": dot, "update": update}
+
+
+def run_algorithm(algorithm, tensors, geometry, options, config):
+    """Write y by the algorithm, or for None by that of the least bound; refused if it does not run the problem."""
+    algorithm = default_of(geometry, options) if algorithm is None else algorithm
+    refuse(unsupported_reason(algorithm, geometry, options, config))
+    LOOPS[algorithm](tensors, geometry, options, ALGORITHMS[algorithm].plan(geometry, options, config))
 
 
 @nki.jit
@@ -92,6 +104,6 @@ def depthwise_conv1d_implicit_gemm(
     geometry, copies, x, y, added = with_copies(geometry, options, img_ref, y_hbm, residual)
     tensors = tensors_of(geometry, x, filter_ref, y, bias, added, initial_state, prologue=prologue)
     final = (final_state(tensors, geometry),) if return_final_state else ()
-    run_algorithm(algorithm_for(algorithm, geometry, options, config), tensors, geometry, options, config)
+    run_algorithm(algorithm, tensors, geometry, options, config)
     copy_back(y_hbm, y, copies.y)
     return (y_hbm, *final) if final else y_hbm

@@ -26,7 +26,7 @@ from .._dma import copy
 from .._epilogue import read_epilogue
 from ..conv.call import part_of_core
 from ..conv.relayout import meet, rows_copy
-from ..depthwise_conv1d.dispatch import run_algorithm
+from ..depthwise_conv1d import run_algorithm
 from ..depthwise_conv1d.geometry import read_geometry
 from ..depthwise_conv1d.tensors import Rows, tensors_of
 from .skewed import skewed
