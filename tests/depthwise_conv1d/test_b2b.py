@@ -175,10 +175,10 @@ def test_one_kernel_in_plans_and_batches_and_on_a_device(monkeypatch, one_kernel
         with pytest.raises(UnsupportedError, match="forward mode"):
             torch.func.jvp(model, (x,), (x,))
 
-        def launched(kernel, lnc):
+        def launcher(kernel, lnc):
             return lambda *given, **named: from_numpy(nkiconv.simulate(kernel[lnc])(*map(to_numpy, given), **named))
 
-        monkeypatch.setattr(device, "launched", launched)
+        monkeypatch.setattr(device, "launcher", launcher)
         monkeypatch.setattr(modes, "computer", lambda _: "device")
         assert torch.equal(model(x), right)
 
