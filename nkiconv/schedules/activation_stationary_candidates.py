@@ -19,7 +19,7 @@ from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
-from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, read_pixels, seen_rows
+from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, seen_rows
 from .prices import last_store_ns, matmul_rates, met_outputs
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
@@ -49,7 +49,12 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
     settings = settings_of(geometry, options).whole(config)
     if settings is None:
         least = next(candidates(Target.of(Rates()), geometry, options, config), None)
-        settings = least[1] if least else _settings(geometry, options, config)
+        kind, rows = settings_of(geometry, options), geometry.rows.stride * num_phases(geometry.rows)
+        smallest: dict[type, dict[str, Any]] = {
+            PixelSettings: {"shard": "images"},
+            DepthwiseSettings: {"rows": rows, "columns": num_phases(geometry.columns)},
+        }
+        settings = least[1] if least else kind.read(config, **smallest.get(kind, {}))
     return planned(geometry, options, settings)
 
 
@@ -83,19 +88,6 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
             f"must be in SBUF together; use shard=images, or normalize y"
         )
     return made, "" if made is not None else settings.memory_unsupported(geometry)
-
-
-def _settings(geometry: Geometry, options: Options, config: Config) -> Any:
-    """All settings of a config; open ones take the least memory."""
-    kind = settings_of(geometry, options)
-    if kind is PixelSettings:
-        return read_pixels(config, "images", 1, 1, 1)
-    if kind is PatchSettings:
-        return PatchSettings.read(config, across=parts_of_rows(geometry)[-1])
-    if kind is not DepthwiseSettings:
-        return kind.read(config)
-    rows, columns = geometry.rows.stride * num_phases(geometry.rows), num_phases(geometry.columns)
-    return DepthwiseSettings.read(config, rows=rows, columns=columns)
 
 
 def least_ns(target: Target, geometry: Geometry, fold: int) -> float:
@@ -162,7 +154,8 @@ def pixels_tried(
         for rest in values_of(given, "rest", [0] if "fold" in given else rests_of(geometry, options, fold)):
             own = replace(geometry, C=max(1, geometry.C - rest))
             for shifts in values_of(given, "shifts", shifts_of(own, fold)):
-                tried = replace(read_pixels(tuple(given.items()), shard, side, fold, shifts), rest=rest)
+                open_values = {"shard": shard, "side": side, "fold": fold, "shifts": shifts, "rest": rest}
+                tried = PixelSettings.read(tuple(given.items()), **open_values)
                 if together_unsupported(geometry, options, tried) and "shifts" not in given:
                     tried = replace(tried, shifts=1)
                 if fold == 1 or shard == "images":

@@ -17,7 +17,7 @@ from .cuts import Outputs, hull, most_of, window_of
 from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .moving_filters import RAW_BYTES, FilterSchedule, comes_raw, raw_bytes, way_of
 from .options import Options, keeps_sums, norm_bytes, prologue_bytes
-from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, setting, warm_up
+from .settings import BY_SHAPE, WARM_UPS, Settings, choice, count, warm_up
 from .tiles import (
     BANK_COLUMNS,
     P_MAX,
@@ -68,12 +68,6 @@ class PixelSettings(Settings):
     )
     rest: int = count("channels in a K tile of their own, with as many copies as it has room for", 0, P_MAX, default=0)
     warmup: int = warm_up(28, near=WARM_UPS)
-
-
-def read_pixels(config: Config, shard: str, side: int, fold: int, shifts: int) -> PixelSettings:
-    """All settings of a config; open ones are as given here, unless a config's shard and fold contradict them."""
-    fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else fold)
-    return PixelSettings.read(config, shard="images" if fold > 1 else shard, side=side, fold=fold, shifts=shifts)
 
 
 @dataclass(frozen=True)
