@@ -269,24 +269,22 @@ def blocks_of(geometry: Geometry, settings: DepthwiseSettings) -> tuple[BlockSch
     """(the schedule of settings, "") or (None, why sizes of blocks contradict each other)."""
     rows, columns, disjoint = geometry.rows, geometry.columns, not is_transposed(geometry)
     asked = f"config rows={settings.rows}, columns={settings.columns}"
-    if settings.rows % rows.stride > 0:
-        return None, f"config rows={settings.rows}: must be a multiple of the stride of rows, {rows.stride}"
-    if settings.rows % rows.lhs_dilation > 0 or settings.columns % num_phases(columns) > 0:
+    unit, phases = math.lcm(rows.stride, rows.lhs_dilation), num_phases(columns)
+    if settings.rows % unit > 0 or settings.columns % phases > 0:
         return None, (
-            f"{asked}: rows must be a multiple of lhs_dilation, {rows.lhs_dilation}, columns of "
-            f"{num_phases(columns)}, so that all blocks see x alike"
+            f"{asked}: rows must be a multiple of {unit}, for stride and lhs_dilation, columns of {phases}, as all "
+            f"blocks see x alike"
         )
     if settings.beside * settings.below * settings.images > P_MAX:
         return None, (
             f"config beside={settings.beside}, below={settings.below}, images={settings.images}: their product must be "
             f"at most {P_MAX}; use fewer"
         )
-    if disjoint and settings.beside > 1:
-        return None, f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
-    if settings.staged and not disjoint:
-        return None, "config staged=True: the Tensor Engine makes matrices of contiguous channels (NHWC); use False"
-    if disjoint and settings.channels > P_MAX:
-        return None, f"config channels={settings.channels}: must be at most {P_MAX} unless they are contiguous (NHWC)"
+    if (settings.beside > 1 or settings.channels > P_MAX) if disjoint else settings.staged:
+        return None, (
+            f"config beside={settings.beside}, channels={settings.channels}, staged={settings.staged}: planes (NCHW) "
+            f"take beside=1 and at most {P_MAX} channels, contiguous channels (NHWC) staged=False; use these"
+        )
     least = least_columns(columns, disjoint)
     if settings.columns < least:
         return None, (
@@ -299,13 +297,11 @@ def blocks_of(geometry: Geometry, settings: DepthwiseSettings) -> tuple[BlockSch
             f"{asked}, lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: a block sees no pixel; use more, or "
             f"implicit_gemm"
         )
-    if made.size > P_MAX:
+    if made.size > P_MAX or math.prod(made.bank) > BANK_COLUMNS:
         return None, (
-            f"{asked}, S={columns.taps}: {made.width} columns of x times {made.rows} rows must be at most {P_MAX}; use "
-            f"fewer"
+            f"{asked}, S={columns.taps}: {made.size} elements of x must fit {P_MAX} partitions, {math.prod(made.bank)} "
+            f"sums a bank, {BANK_COLUMNS}; use fewer"
         )
-    if math.prod(made.bank) > BANK_COLUMNS:
-        return None, f"{asked}: {math.prod(made.bank)} sums must fit a bank, {BANK_COLUMNS}; use fewer"
     return made, ""
 
 

@@ -54,15 +54,12 @@ class Filters:
 
     def load(self, k_tile):
         """Load blocks up to a K tile, as far as there is room."""
-        waiting_bytes = 0
-        for index in range(self.done, len(self.loads)):
-            k_tiles, block, part = self.loads[index]
-            if self.is_raw:
-                waiting_bytes += raw_block_bytes(self.geometry, self.plan, k_tiles[0], block, part[1])
-            if index >= self.done + len(self.raws):
-                if k_tiles[0] > k_tile or waiting_bytes > AHEAD_BYTES:
-                    return
-                self.load_next()
+        while (loaded := self.done + len(self.raws)) < len(self.loads) and self.loads[loaded][0][0] <= k_tile:
+            some = self.loads[self.done : loaded + 1] if self.is_raw else []
+            each = (raw_block_bytes(self.geometry, self.plan, own[0], block, kn) for own, block, (_, kn) in some)
+            if sum(each) > AHEAD_BYTES:
+                return
+            self.load_next()
 
     def load_next(self):
         """Start the next load: a block of taps [kn, channels, rows, columns], or a whole K tile to its place."""
