@@ -95,6 +95,7 @@ class DiagonalsSchedule:
 
     Attributes:
         bias: whether to compute the bias's gradient; buffers: tiles of units in SBUF.
+        unit: (rows, columns) of gy of a unit; units: the most of a row tile, each on a partition.
         k, c: output and input channels of the groups that share a product, a set; own: input channels of one group.
         window: (rows, columns) of x of a block; shared: rows that a unit's window shares with the unit's above it.
         h, w: (first, count) of the rows and columns of a unit's window that are inside x for any unit; seen: (first,
@@ -110,6 +111,8 @@ class DiagonalsSchedule:
     geometry: Geometry
     settings: DiagonalsSettings
     bias: bool
+    unit: tuple[int, int]
+    units: int
     k: int
     c: int
     own: int
@@ -164,8 +167,7 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSche
             f"config rows={settings.rows} columns={settings.columns} beside={settings.beside} below={settings.below}: "
             f"{plan.positions} rows and {plan.columns} columns of sums, of {parts} and {BANK_COLUMNS}; use fewer"
         )
-    rows, columns = settings.rows * settings.down, settings.columns * settings.across
-    longest = max(rows, columns, plan.h[1], plan.w[1])
+    longest = max(*plan.unit, plan.h[1], plan.w[1])
     if longest > AXIS_MAX:
         return None, (
             f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across}: "
@@ -201,10 +203,10 @@ def diagonals_unsupported(geometry: Geometry) -> str:
 
 def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> DiagonalsSchedule:
     """The Schedule of settings."""
-    P, Q = geometry.rows, geometry.columns
-    rows = runs_of(P, config.rows * config.down, (0, P.taps))
-    columns = runs_of(Q, config.columns * config.across, (0, Q.taps))
-    strips, tiles = _strips_of_units(geometry, rows, columns, config)
+    P, Q, units = geometry.rows, geometry.columns, P_MAX // config.side
+    unit = config.rows * config.down, config.columns * config.across
+    rows, columns = runs_of(P, unit[0], (0, P.taps)), runs_of(Q, unit[1], (0, Q.taps))
+    strips, tiles = _strips_of_units(planes_of(geometry.planes), rows, columns, units, config.strips == 1)
     window = window_of(P, config.rows), window_of(Q, config.columns)
     own, k = geometry.C // geometry.groups, geometry.K // geometry.groups * config.beside
     c, h, w = own * config.beside, _seen_of(rows), _seen_of(columns)
@@ -216,7 +218,7 @@ def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> Dia
     accumulators, each = sets * geometry.planes.taps, own * P.taps * Q.taps
     per_bank = min(max(1, BANK_COLUMNS // total), accumulators)
     banks = min(div_ceil(accumulators, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
-    of_windows = window, max(0, h[1] - config.rows * config.down * P.stride), h, w, seen
+    of_units, of_windows = (unit, units, k, c, own), (window, max(0, h[1] - unit[0] * P.stride), h, w, seen)
     transposed = sets >= max(MANY_SETS, each) and k * config.below * each <= BANK_COLUMNS
     passes = tuple(
         tuple((first + at, some) for at, some in cut_at(count, div_ceil(count, config.side)))
@@ -224,15 +226,14 @@ def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> Dia
     )
     split = config.split == 1 and len(tiles) >= PARTS
     of_sums = total, each, per_bank, banks * per_bank, transposed
-    return DiagonalsSchedule(geometry, config, bias, k, c, own, *of_windows, *of_sums, tiles, strips, passes, split)
+    return DiagonalsSchedule(geometry, config, bias, *of_units, *of_windows, *of_sums, tiles, strips, passes, split)
 
 
 def _strips_of_units(
-    geometry: Geometry, rows: Sequence[Run], columns: Sequence[Run], config: DiagonalsSettings
+    planes: Sequence[Part], rows: Sequence[Run], columns: Sequence[Run], most: int, follow: bool
 ) -> tuple[tuple[tuple[int, bool], ...], tuple[Tile, ...]]:
-    """(strips, tiles of units), strip by strip from top to bottom."""
-    planes, most = planes_of(geometry.planes), P_MAX // config.side
-    if config.strips == 0:
+    """(strips, tiles of at most `most` units), strip by strip from top to bottom if they follow each other."""
+    if not follow:
         tiles = tiles_of_units(planes, rows, columns, most)
         return tuple((index, False) for index in range(len(tiles))), tiles
     lines = [replace(row, first=row.first + index, count=1) for row in rows for index in range(row.count)]
@@ -257,7 +258,7 @@ def needed_bytes(plan: DiagonalsSchedule) -> int:
     """An upper bound of bytes a partition."""
     settings, geometry = plan.settings, plan.geometry
     x_size = geometry.planes.taps * plan.h[1] * plan.w[1] * plan.c
-    y_size = settings.rows * settings.down * settings.columns * settings.across * plan.k
+    y_size = plan.unit[0] * plan.unit[1] * plan.k
     units = plan.buffers * (x_size + y_size) * settings.groups * geometry.itemsize
     accumulators = div_ceil(settings.groups, settings.below) * geometry.planes.taps
     # evacuated sums; a gather's result, and gathered sums of two passes; stored results

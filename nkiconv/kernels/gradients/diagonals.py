@@ -114,18 +114,15 @@ def start_sums(work, step):
 
 def start_units(work, count):
     """New Blocks for `count` steps; nothing is loaded."""
-    geometry, plan, settings = work.geometry, work.plan, work.plan.settings
-    x_sizes = plan.h[1], plan.w[1], settings.groups * plan.c
-    y_sizes = settings.rows * settings.down, settings.columns * settings.across, settings.groups * plan.k
-    return [new_blocks(work, x_sizes, y_sizes, range(geometry.planes.taps)) for _ in range(count)]
+    plan, groups = work.plan, work.plan.settings.groups
+    x_sizes, y_sizes = (plan.h[1], plan.w[1], groups * plan.c), (*plan.unit, groups * plan.k)
+    return [new_blocks(work, x_sizes, y_sizes, range(work.geometry.planes.taps)) for _ in range(count)]
 
 
 def piece_of(plan, part, group):
     """The Piece of the part-th row tile with sets (first, count)."""
-    settings, r, s = plan.settings, (0, plan.geometry.rows.taps), (0, plan.geometry.columns.taps)
-    rows, columns = settings.rows * settings.down, settings.columns * settings.across
-    k, c = plan.channels_of(group)
-    first = part * (nl.tile_size.pmax // settings.side)
+    (rows, columns), (k, c), first = plan.unit, plan.channels_of(group), part * plan.units
+    r, s = (0, plan.geometry.rows.taps), (0, plan.geometry.columns.taps)
     return Piece(rows=rows, columns=columns, k=k, c=c, r=r, s=s, h=plan.h, w=plan.w, part=first)
 
 
@@ -146,9 +143,8 @@ def load_step(work, feed, index):
 
 def clear_missing(plan, parts, pieces, into):
     """Write zeros to the channels that the last set of row tiles lacks."""
-    size = nl.tile_size.pmax // plan.settings.side
     for (_, count), piece in zip(parts, pieces):
-        units = slice(piece.part, piece.part + size)
+        units = slice(piece.part, piece.part + plan.units)
         for tile, (_, there), each in ((into.y, piece.k, plan.k), *((x, piece.c, plan.c) for x in into.x)):
             if there < count * each:
                 nisa.memset(dst=tile[units, :, :, there : count * each], value=0.0, engine=nisa.engine.gpsimd)
@@ -156,7 +152,7 @@ def clear_missing(plan, parts, pieces, into):
 
 def spans_of(work, step):
     """(first partition, end, groups) of a step's units: of all row tiles at once, if they are full and equal."""
-    size, units = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile)
+    size, units = work.plan.units, units_of(step.tile)
     if units == size and step.parts[-1][1] == step.parts[0][1]:
         return [(0, len(step.parts) * size, step.parts[0][1])]
     return [(part * size, part * size + units, groups) for part, (_, groups) in enumerate(step.parts)]
@@ -249,9 +245,9 @@ def read_bank(work, bank_psum, read_sbuf, count, into):
 
 def add_zeros(plan, constants, bank_psum, part, index):
     """Write zeros by a matmul to an accumulator whose first block does not cover all of a window, or all partitions."""
-    rows, columns = nl.tile_size.pmax // plan.settings.side, plan.c * plan.seen[0][1] * plan.seen[1][1]
-    zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : plan.rows_of_sums]
-    moving = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0:1].broadcast(1, columns)
+    columns, units = plan.columns, slice(part * plan.units, (part + 1) * plan.units)
+    zeros_sbuf = constants.zeros_sbuf[units, 0 : plan.rows_of_sums]
+    moving = constants.zeros_sbuf[units, 0:1].broadcast(1, columns)
     sums = bank_psum[0 : plan.rows_of_sums, index * columns : (index + 1) * columns]
     multiply(sums, zeros_sbuf, moving, False, (part, plan.settings.side), (0, plan.settings.below))
 
@@ -260,7 +256,7 @@ def add_product(work, step, there, one, bank_psum, place, adds):
     """Add a block's products to the sums at a place: (row tile, group, plane of taps, number in the bank)."""
     plan, c, k = work.plan, work.plan.c, work.plan.k
     (p, q, h, w), (part, group, t, index) = one, place
-    first, number = part * (nl.tile_size.pmax // plan.settings.side), group % plan.settings.below
+    first, number = part * plan.units, group % plan.settings.below
     units, hs, ws = slice(first, first + units_of(step.tile)), plan.seen[0][1], plan.seen[1][1]
     y_sbuf, x_sbuf = of_array(there.y, work.operands), of_array(there.x[t], work.operands)
     rows, columns = slice(p, p + plan.settings.rows), slice(q, q + plan.settings.columns)
@@ -389,8 +385,7 @@ def make_constants(plan, zeros_sbuf, reads):
 
 def add_biases(work, step, y_sbuf, biases_sbuf):
     """Sum gy over the positions of a step's units, and write the sums or add them to earlier steps'."""
-    settings = work.plan.settings
-    rows, columns = settings.rows * settings.down, settings.columns * settings.across
+    rows, columns = work.plan.unit
     for first, end, groups in spans_of(work, step):
         count = groups * work.plan.k
         data = y_sbuf[first:end, 0:rows, 0:columns, 0:count].permute((0, 3, 1, 2))
@@ -405,13 +400,12 @@ def add_biases(work, step, y_sbuf, biases_sbuf):
 def store_biases(work, step, biases_sbuf, units):
     """Store a pass's sums of biases over `units` units."""
     plan, parts, side, below = work.plan, step.parts, work.plan.settings.side, (0, work.plan.settings.below)
-    size = nl.tile_size.pmax // side
     for k, most in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
         # one bank for all row tiles
         sums_psum = nl.ndarray((1, len(parts), most), dtype=nl.float32, buffer=nl.psum)
         for part, one in enumerate(parts):
             (channel, channels), _ = plan.channels_of(one)
-            first, count = part * size, min(most, channels - k)
+            first, count = part * plan.units, min(most, channels - k)
             if count > 0:
                 moving, target = biases_sbuf[first : first + units, k : k + count], sums_psum[:, part, 0:count]
                 multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
