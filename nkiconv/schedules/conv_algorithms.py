@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -66,23 +66,9 @@ def built(algorithm: str, geometry: Geometry, options: Options, config: Config, 
     plan, reason = PLANS[algorithm](seen_by(algorithm, geometry, config), options, without_planes(config))
     if plan is not None and not is_looped(plan):
         seen = seen_by(algorithm, geometry, config) if wants_channels(config) else geometry
-        same = config and tuple(pair for pair in config if not pair[0].endswith("warmup"))
-        ns = geometry.times * _least_ns(algorithm, seen, options, same, Made(plan))
+        ns = geometry.times * bound_ns(Target.of(Rates()), algorithm, seen, options, plan)
         reason = too_long(f"C={geometry.C}, K={geometry.K}: {algorithm}", ns)
     return (plan, "") if reason == "" else (None, reason)
-
-
-@dataclass(frozen=True)
-class Made:
-    """A plan beside the arguments that determine it. All compare equal, so that a cache's key is these alone."""
-
-    plan: Any = field(compare=False)
-
-
-@lru_cache(maxsize=PLANS_KEPT)
-def _least_ns(algorithm: str, geometry: Geometry, options: Options, config: Config, made: Made) -> float:
-    """`bound_ns` of a plan of settings without matmuls on zeros, which it does not depend on."""
-    return bound_ns(Target.of(Rates()), algorithm, geometry, options, made.plan)
 
 
 def is_looped(plan: Any) -> bool:

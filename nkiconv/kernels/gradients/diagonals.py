@@ -75,7 +75,11 @@ def steps_of(work, passes):
 def run_steps(work, constants, steps):
     """Run steps, loaded as far ahead as there are buffers; a pass is stored after the products of the next step."""
     sums, biases, units, waiting = [], None, 0, None
-    feed = Feed(steps, start_units(work, min(work.plan.buffers, len(steps))), partial(load_step, work))
+    plan, groups = work.plan, work.plan.settings.groups
+    x_sizes, y_sizes = (plan.h[1], plan.w[1], groups * plan.c), (*plan.unit, groups * plan.k)
+    count, taps = min(plan.buffers, len(steps)), range(work.geometry.planes.taps)
+    buffers = [new_blocks(work, x_sizes, y_sizes, taps) for _ in range(count)]
+    feed = Feed(steps, buffers, partial(load_step, work))
     for index, step in enumerate(steps):
         there = feed.of(index)
         feed.until(index + len(feed.buffers))
@@ -110,13 +114,6 @@ def start_sums(work, step):
     if work.bias != None:
         biases = nl.ndarray((nl.tile_size.pmax, plan.settings.groups * plan.k), dtype=nl.float32, buffer=nl.sbuf)
     return taps, biases
-
-
-def start_units(work, count):
-    """New Blocks for `count` steps; nothing is loaded."""
-    plan, groups = work.plan, work.plan.settings.groups
-    x_sizes, y_sizes = (plan.h[1], plan.w[1], groups * plan.c), (*plan.unit, groups * plan.k)
-    return [new_blocks(work, x_sizes, y_sizes, range(work.geometry.planes.taps)) for _ in range(count)]
 
 
 def piece_of(plan, part, group):

@@ -117,10 +117,14 @@ class RowCore(Core):
             corners = [(h + piece.r * axis.dilation, w + piece.s * columns.dilation) for piece in k_tile]
             rows = [places_inside(top, step, segments, axis.size) for top, _ in corners]
             runs = [places_inside(left, 1, width, columns.size) for _, left in corners]
+            # first segment, end, first column, end that all pieces of a K tile have of x
             inside = [limit(ends) for one in (rows, runs) for limit, ends in zip((max, min), zip(*one))]
             planes_sbuf = tile_sbuf[:, index * dn : (index + 1) * dn, 0:segments]
-            engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
-            clear_around(planes_sbuf, inside, engine)
+            engine, whole = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd, planes_sbuf.shape[3]
+            for g0, g1, w0, w1 in around(segments, whole, inside):
+                in_words = w1 - w0 == whole and planes_sbuf.dtype != nl.float32
+                zeros_sbuf = planes_sbuf.view(nl.float32) if in_words else planes_sbuf
+                clear_window(zeros_sbuf, g0, g1, w0, zeros_sbuf.shape[3] if in_words else w1, engine)
             for piece, corner in zip(k_tile, corners):
                 dst = planes_sbuf[piece.part : piece.part + piece.count, 0:dn, 0:segments, 0:width]
                 load_x(dst, self.operands, geometry, (piece.c0, d0, *corner), row_step=step)
@@ -249,21 +253,17 @@ class RowCore(Core):
         if results is None:
             return
         for sums_sbuf, rows_sbuf in zip(results.sums, results.rows):
-            self.transpose_results(results, sums_sbuf, rows_sbuf)
+            positions, size = sums_sbuf.shape
+            columns = whole_words(positions, self.options.epilogue.y_itemsize)
+            for block, (first, parts) in enumerate(cut_at(size, nl.tile_size.pmax)):
+                y = rows_sbuf[0:parts, block, :, results.q : results.q + results.qn]
+                bank_psum = transposed_bank([sums_sbuf[:, first : first + parts]], parts, columns)
+                copy_balanced(y, bank_psum[0:parts, 0, 0:positions].reshape(y.shape), self.ledger)
         if results.q + results.qn == results.item.qn:
             regions = self.regions_of_step(results.item, results.row, results.rows[0].shape[2])
             for hbm, rows_sbuf in zip(self.written, results.rows):
                 store_regions(hbm, rows_sbuf, regions, self.operands.moved)
         self.waiting = None
-
-    def transpose_results(self, results, sums_sbuf, rows_sbuf):
-        """Transpose Results' sums [position, (z, k)] into their columns of rows."""
-        (positions, size), P_MAX = sums_sbuf.shape, nl.tile_size.pmax
-        columns = whole_words(positions, self.options.epilogue.y_itemsize)
-        for block, (first, parts) in enumerate(cut_at(size, P_MAX)):
-            y = rows_sbuf[0:parts, block, :, results.q : results.q + results.qn]
-            bank_psum = transposed_bank([sums_sbuf[:, first : first + parts]], parts, columns)
-            copy_balanced(y, bank_psum[0:parts, 0, 0:positions].reshape(y.shape), self.ledger)
 
     def regions_of_step(self, item, row, segments):
         """Regions of y, or of the residual, of a step: one for the output channels of a plane in a block."""
@@ -274,15 +274,3 @@ class RowCore(Core):
             pattern = [[strides[0], count], [0, 1], rows, [strides[3], item.qn]]
             regions.append(((at % P_MAX, at // P_MAX, 0, 0), pattern, offset))
         return regions
-
-
-def clear_around(planes_sbuf, inside, engine):
-    """Write zeros in planes of a tile outside of `inside`, (first segment, end, first column, end) that all pieces of a
-    K tile have of x."""
-    _, _, segments, width = planes_sbuf.shape
-    for g0, g1, w0, w1 in around(segments, width, inside):
-        if w1 - w0 == width and planes_sbuf.dtype != nl.float32:
-            words_sbuf = planes_sbuf.view(nl.float32)
-            clear_window(words_sbuf, g0, g1, 0, words_sbuf.shape[3], engine)
-        else:
-            clear_window(planes_sbuf, g0, g1, w0, w1, engine)
