@@ -431,24 +431,22 @@ def tiles_of_units(
     planes: Sequence[Part], rows: Sequence[Run], columns: Sequence[Run], most: int, end_at: int = 0
 ) -> tuple[Tile, ...]:
     """Tiles of up to `most` units of Runs. end_at: the number of units after which a tile ends, too."""
-    tiles: list[Tile] = []
-    regions: list[Region] = []
-    part, done = 0, 0
+    tiles: list[list[Region]] = []
+    part, done = most, 0
     for (plane, num), row, column in product(planes, rows, columns):
         shape, at = (num, row.count, column.count), 0
         while at < size_of(shape):
+            if part == most or done == end_at:
+                tiles.append([])
+                part = 0
             room = min(size_of(shape) - at, most - part)
             counts = most_at(shape, at, min(room, end_at - done) if done < end_at else room)
             z, rest = divmod(at, shape[1] * shape[2])
             p, q = divmod(rest, shape[2])
             place = plane + z, (row.first + p) * row.apart, (column.first + q) * column.apart
-            regions.append(Region(part, row, column, *place, counts))
-            size = size_of(counts)
-            at, part, done = at + size, part + size, done + size
-            if part == most or done == end_at:
-                tiles.append(tuple(regions))
-                regions, part = [], 0
-    return (*tiles, tuple(regions)) if regions else tuple(tiles)
+            tiles[-1].append(Region(part, row, column, *place, counts))
+            at, part, done = (number + size_of(counts) for number in (at, part, done))
+    return tuple(map(tuple, tiles))
 
 
 def most_at(shape: tuple[int, int, int], at: int, most: int) -> tuple[int, int, int]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import chain, groupby, product
 from typing import Any
 
 import numpy as np
 
 from .blocks import TRANSPOSED, BlocksSettings, Pass, Region, Run, Tile
-from .cuts import most_of, places_inside, window_of
+from .cuts import most_of, window_of
 from .geometry import Axis, Geometry, valid_range
 from .tables import ceil
 from .tiles import P_MAX, Part, cut, cut_at, cut_into, div_ceil, size_of, some_of
@@ -138,14 +138,11 @@ class Side:
         (first, count), span = rows, self.rows
         if count == span.extent:
             return [((0, 1), *inside(span.frame, h, span.size))]
-        top, bottom = (places_inside(h + row, span.step, span.count, span.size) for row in (first, sum(rows) - 1))
-        low, end = max(top[0], bottom[0]), min(top[1], bottom[1])
-        found = [((low, end - low), first, first + count)] if low < end else []
-        for block in range(span.count):
-            if block < low or block >= end:
-                start = h + block * span.step
-                found.append(((block, 1), max(first, -start), min(first + count, span.size - start)))
-        return found
+        starts = [h + block * span.step for block in range(span.count)]
+        ends = [(max(first, -start), min(first + count, span.size - start)) for start in starts]
+        alike = [list(some) for _, some in groupby(range(span.count), key=ends.__getitem__)]
+        alike.sort(key=len, reverse=True)
+        return [((some[0], len(some)), *ends[some[0]]) for some in alike]
 
 
 @dataclass(frozen=True)

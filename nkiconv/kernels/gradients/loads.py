@@ -64,22 +64,24 @@ def as_stored(part, last):
 def clear_tile(geometry, piece, tile, blocks, planes, beside=True, holds=False):
     """Write zeros to rows of gy that some unit lacks, and above and below x at planes of taps; with `beside` also to
     columns. holds: as in `clear_sides`."""
-    (top, height), (start, width) = piece.h, piece.w
     is_spread = geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
+    rows = shared([(region.rows.low, region.rows.high) for region in tile], piece.h)
+    columns = shared([(region.columns.low, region.columns.high) for region in tile], piece.w)
     for t in planes:
-        low, high, left, right = 0, height, 0, width
-        for region in tile:
-            low, left = max(low, min(region.rows.low - top, height)), max(left, min(region.columns.low - start, width))
-            high, right = min(high, region.rows.high - top), min(right, region.columns.high - start)
-            if is_spread or valid_range(geometry.planes, t, region.z, 1)[2] == 0:
-                low, high = 0, 0
-        columns = (left, max(left, right)) if beside else (0, width)
-        whole = blocks.x[t][:, 0:height, 0:width]
-        clear_sides(whole, is_channels_last(geometry.x_strides), (low, max(low, high)), columns, holds)
+        lacks = is_spread or any(valid_range(geometry.planes, t, region.z, 1)[2] == 0 for region in tile)
+        there = (0, 0) if lacks else rows, columns if beside else (0, piece.w[1])
+        clear_sides(blocks.x[t][:, 0 : piece.h[1], 0 : piece.w[1]], is_channels_last(geometry.x_strides), *there, holds)
     rows = min(piece.rows, *(region.rows.extent for region in tile))
     count = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
     whole = blocks.y[:, 0 : piece.rows, 0 : piece.columns]
     clear_sides(whole, is_channels_last(geometry.y_strides), (0, rows), (0, count), holds)
+
+
+def shared(spans, part):
+    """(first, end) of the places of a part (first, count) that are in all spans (first, end), counted from the part's
+    first."""
+    low = max(0, *(min(first - part[0], part[1]) for first, _ in spans))
+    return low, max(low, min(part[1], *(end - part[0] for _, end in spans)))
 
 
 def clear_sides(tile, last, rows, columns, holds=False):

@@ -111,15 +111,11 @@ def leavings_of(work, passes):
     """The Leaving of each accumulator of passes: of all taps of its channels, a run of HBM for each output channel, if
     the passes have all of them, otherwise of its own taps."""
     every = [acc for one in passes for some in one.rounds for acc in some]
-    count, banks = Counter((acc.k, acc.c, acc.bias) for acc in every), banks_of_taps(work.geometry)
-    whole, together, found = ((0, filter_rows(work.geometry)), (0, work.geometry.columns.taps)), {}, {}
-    for acc in every:
-        key = acc.k, acc.c, acc.bias
-        if acc.bias or count[key] < banks:
-            found[acc] = Leaving(*taps_stored(work, acc), 1)
-        else:
-            found[acc] = together.setdefault(key, Leaving(*whole, banks))
-    return found
+    count, banks = Counter((acc.k, acc.c) for acc in every if not acc.bias), banks_of_taps(work.geometry)
+    whole = (0, filter_rows(work.geometry)), (0, work.geometry.columns.taps)
+    together = {channels: Leaving(*whole, banks) for channels, number in count.items() if number == banks}
+    own = {acc: Leaving(*taps_stored(work, acc), 1) for acc in every}
+    return {acc: one if acc.bias else together.get((acc.k, acc.c), one) for acc, one in own.items()}
 
 
 def taps_stored(work, accumulator):
