@@ -41,7 +41,7 @@ from .blocks import (
     units_of_tile,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, BlocksSchedule, build, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, member_of, spacing_of, taps_in_turn
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, gy_as_x, member_of, spacing_of, taps_in_turn
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
@@ -236,46 +236,46 @@ class BlocksBound:
         geometry, target, item = self.geometry, self.target, self.geometry.hbm_itemsize
         # with several row tiles, whole planes are loaded without zeros around them
         whole = (t["rows"] == geometry.rows.out) & (t["columns"] == geometry.columns.out) & (t["side"] > 1)
-        h = np.where(whole, np.minimum(t["h"], geometry.rows.size), t["h"])
-        w = np.where(whole, np.minimum(t["w"], geometry.columns.size), t["w"])
-        of_x: tuple[Any, ...] = h, w, t["c"], geometry.columns.size, geometry.C, geometry.x_strides
-        of_gy: tuple[Any, ...] = t["rows"], t["columns"], t["k"], geometry.columns.out, geometry.K, geometry.y_strides
-        found = []
-        for high, wide, count, width, channels, strides in (of_x, of_gy):
-            elements = high * wide * count
+        moved_ns = first_ns = 0.0
+        for seen, count in (geometry, t["c"]), (gy_as_x(geometry), t["k"]):
+            extent, across = window_of(seen.rows, t["rows"]), window_of(seen.columns, t["columns"])
+            high = np.where(whole, np.minimum(extent, seen.rows.size), extent)
+            wide = np.where(whole, np.minimum(across, seen.columns.size), across)
+            elements, width, strides = high * wide * count, seen.columns.size, seen.x_strides
             if self.pixels == LINES:
                 load_ns = np.maximum(transposing_ns(target, width, elements, count, item), target.hwdge_again_ns)
                 hbm_ns = target.hbm_ns(self.most * elements * item, width * item)
-                found.append(np.maximum(self.most // width * load_ns, hbm_ns))
+                load_ns = np.maximum(self.most // width * load_ns, hbm_ns)
             elif strides[0] == 1:
-                found.append(dma_ns(target, P_MAX, elements, np.where(count == channels, wide * count, count), item))
+                load_ns = dma_ns(target, P_MAX, elements, np.where(count == seen.C, wide * count, count), item)
             else:
                 run = np.where(whole & (strides[0] == high * wide), high * wide, wide)
-                found.append(dma_ns(target, P_MAX, elements, run, item))
-        x_ns, y_ns = geometry.planes.taps * found[0], found[1]
-        first_ns = x_ns * np.minimum(1, geometry.rows.taps / t["h"]) + y_ns / t["rows"]
-        first_ns = x_ns + y_ns if self.pixels == LINES else first_ns
-        return t | {"moved_ns": x_ns + y_ns, "first_ns": first_ns, "raw_bytes": 0}
+                load_ns = dma_ns(target, P_MAX, elements, run, item)
+            load_ns = seen.planes.taps * load_ns
+            first = 1 if self.pixels == LINES else np.minimum(1, seen.rows.taps / extent)
+            moved_ns, first_ns = moved_ns + load_ns, first_ns + first * load_ns
+        return t | {"moved_ns": moved_ns, "first_ns": first_ns, "raw_bytes": 0}
 
     def transposed(self, t: Table) -> Table:
         """As `loaded`, for a tile that the Tensor Engine transposes, with its transposes: one for each place of a
         window that taps see and each chunk of channels; or of gy alone."""
-        rows, columns, item = self.source.rows, self.source.columns, self.geometry.itemsize
-        tile = t["rows"] * t["down"], t["columns"] * t["across"]
-        x_size = (
-            np.minimum(axis.size, window_of(axis, extent)) for axis, extent in zip((rows, columns), tile, strict=True)
-        )
-        y_size = np.minimum(rows.out, tile[0]), np.minimum(columns.out, tile[1])
-        down = spacing_of(rows, t["rows"], rows.taps)
-        across = spacing_of(columns, t["columns"], columns.taps, t["beside"])
-        of_x = t["c"], self.source.planes.taps, t["h"], x_size, ceil(t["h"], down) * ceil(t["w"], across)
-        of_gy = t["k"], 1, t["rows"], y_size, t["rows"] * t["columns"]
+        item, sides = self.geometry.itemsize, [(self.source, t["c"]), (gy_as_x(self.source), t["k"])]
         t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0}
         if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
+            (seen, _), *sides = sides
             elements = t["gang"] * t["h"] * t["w"] * t["c"]
-            t["moved_ns"] = t["first_ns"] = of_x[1] * dma_ns(self.target, P_MAX, elements, t["w"], item)
-        sides = list[tuple[Any, Any]]()
-        for channels, taps, extent, (high, wide), count in (of_x, of_gy)[self.pixels - TRANSPOSED :]:
+            t["moved_ns"] = t["first_ns"] = seen.planes.taps * dma_ns(self.target, P_MAX, elements, t["w"], item)
+        found = list[tuple[Any, Any]]()
+        for seen, channels in sides:
+            taps, extent, width = (
+                seen.planes.taps,
+                window_of(seen.rows, t["rows"]),
+                window_of(seen.columns, t["columns"]),
+            )
+            high = np.minimum(seen.rows.size, window_of(seen.rows, t["rows"] * t["down"]))
+            wide = np.minimum(seen.columns.size, window_of(seen.columns, t["columns"] * t["across"]))
+            count = ceil(extent, spacing_of(seen.rows, t["rows"], seen.rows.taps))
+            count = count * ceil(width, spacing_of(seen.columns, t["columns"], seen.columns.taps, t["beside"]))
             times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
             parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
             array_ns = times * count * transpose_ns(self.target, self.geometry)
@@ -285,17 +285,13 @@ class BlocksBound:
             together, row = ceil(extent, pieces), t["planes"] * wide * item
             run = np.where(pieces == 1, high, together) * wide
             moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
-            sides.append((array_ns, times * moved_ns))
+            found.append((array_ns, times * moved_ns))
             t["first_ns"] = t["first_ns"] + taps * moved_ns / pieces
             t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
         t = self.buffered(t)
-        # a plane that taps see in turn, and tiles that fit SBUF for passes that share channels, are transposed once
-        planes, is_kept = self.geometry.planes, t["buffers"] >= t["tiles"]
-        seen = np.where(
-            (t["gang"] == 1) & (t["planes"] == 1) & (self.in_turn > 1), planes.size / planes.out, planes.taps
-        )
-        x_share = np.minimum(1, seen / planes.taps) * np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
-        for (array_ns, moved_ns), share in zip(sides[::-1], (1, x_share), strict=False):
+        # tiles that fit SBUF for passes that share channels are transposed once
+        x_share = np.where(t["buffers"] >= t["tiles"], 1 / np.minimum(t["along_k"], t["passes"]), 1)
+        for (array_ns, moved_ns), share in zip(found[::-1], (1, x_share), strict=False):
             t["array_ns"], t["moved_ns"] = t["array_ns"] + share * array_ns, t["moved_ns"] + share * moved_ns
         return t
 

@@ -265,7 +265,7 @@ def spacing_of(axis: Axis, extent: Any, taps: int, beside: Any = 1) -> Any:
 def gy_as_x(geometry: Geometry) -> Geometry:
     """The Geometry in which gy is an x that one tap reads."""
     planes, rows, columns = (Axis(size=axis.out, taps=1, out=axis.out) for axis in geometry.axes)
-    return replace(geometry, planes=planes, rows=rows, columns=columns, x_strides=geometry.y_strides)
+    return replace(geometry, C=geometry.K, planes=planes, rows=rows, columns=columns, x_strides=geometry.y_strides)
 
 
 def plane_seen(geometry: Geometry, t: int, z: int) -> int | None:
