@@ -88,19 +88,6 @@ class Core:
         if schedule.shift is not None:
             self.adder = ShiftAndAdd(schedule, steps, options.epilogue, ledger)
 
-    def run(self):
-        """Compute the steps; x of the next ones is loaded meanwhile."""
-        schedule = self.schedule
-        for index, (b, i) in enumerate(self.steps):
-            self.residents.load_before(index + schedule.buffers)
-            self.inputs.load((index + schedule.buffers) * len(schedule.k_tiles))
-            x, resident = self.inputs.take(index), schedule.residents[b]
-            for place, tile in enumerate(resident.tiles):
-                self.residents.make_until(index, place)
-                together = schedule.together if index + place == 0 else 1
-                self.work_tile(tile, resident.items[i], x, together, index)
-        self.results.end()
-
     def work_tile(self, tile, lanes, x, together, index):
         """Compute an M tile's results for the output tile of a step, `together` banks at a time."""
         last = index + 1 == len(self.steps)  # no work hides the stores
@@ -224,10 +211,19 @@ def run_weight_stationary(operands, geometry, options, schedule):
         geometry = with_windows(geometry, schedule.shift.Z)
     steps, ledger = schedule.steps(nl.program_id(0), nl.num_programs()), new_ledger()
     statistics = new_output_statistics(operands, geometry, options, schedule, steps, ledger)
-    if len(steps) > 0:
-        Core(operands, geometry, options, schedule, steps, ledger, statistics).run()
-        if statistics is not None:
-            statistics.store_moved()
+    if len(steps) == 0:
+        return
+    core = Core(operands, geometry, options, schedule, steps, ledger, statistics)
+    for index, (b, i) in enumerate(steps):
+        core.residents.load_before(index + schedule.buffers)
+        core.inputs.load((index + schedule.buffers) * len(schedule.k_tiles))  # meanwhile x of the next ones
+        x, resident = core.inputs.take(index), schedule.residents[b]
+        for place, tile in enumerate(resident.tiles):
+            core.residents.make_until(index, place)
+            core.work_tile(tile, resident.items[i], x, schedule.together if index + place == 0 else 1, index)
+    core.results.end()
+    if statistics is not None:
+        statistics.store_moved()
 
 
 def products_met(sweep, lane, blocks):
