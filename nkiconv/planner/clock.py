@@ -102,8 +102,10 @@ class _Race:
         for None, the best of a few."""
         if self.left <= 0:
             return
+        config = with_counts(one[1], (PROBE, PROBE))
         try:
-            probe = self.probe(one, counts)
+            execution, own = core_trace(self.launch(one[0], config), self.rates, self.left, cut=not self.found)
+            probe = Probe(execution, self.prices.setdefault(own is not self.rates, PriceList(own)), config, counts)
         except TraceLimitError:
             self.left = 0
             return
@@ -121,12 +123,6 @@ class _Race:
         if at_zero <= NEAR_AT_ZERO * self.at_zero:
             self.found[one] = probe
             self.at_zero = min(self.at_zero, at_zero)
-
-    def probe(self, one: Choice, counts: Counts | None) -> Probe:
-        config = with_counts(one[1], (PROBE, PROBE))
-        execution, own = core_trace(self.launch(one[0], config), self.rates, self.left, cut=not self.found)
-        prices = self.prices.setdefault(own is not self.rates, PriceList(own))
-        return Probe(execution, prices, config, counts)
 
 
 def core_trace(launch: Launch, rates: Rates, most: int | None, *, cut: bool) -> tuple[Execution, Rates]:

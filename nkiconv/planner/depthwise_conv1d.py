@@ -36,7 +36,20 @@ class DepthwiseConv1d(Operation):
     budget = clock.BUDGET_OF_ROWS
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
-        yield from problem_violations(problem)
+        if not problem.is_depthwise:
+            yield UnsupportedError(
+                f"groups={problem.groups}, C={problem.C}, K={problem.K}: depthwise_conv1d takes depthwise problems "
+                "(groups = C = K); use conv2d"
+            )
+        if (problem.H, problem.R, problem.height.lo, problem.height.hi) != (1, 1, 0, 0):
+            yield UnsupportedError(
+                f"H={problem.H}, R={problem.R}: depthwise_conv1d takes rows (H = R = 1, no padding on H); use conv2d"
+            )
+        else:
+            places = {name: getattr(problem, name) for name in ("stride", "rhs_dilation", "lhs_dilation")}
+            yield from refused(GeometryError, rules.one_row(**places))
+        remedy = "use conv2d" if problem.dtype in CONV2D_DTYPES else "use one of them"
+        yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, KERNEL_DTYPES, remedy))
         if asked.initial_state or asked.return_final_state:
             yield from refused(GeometryError, *rules.state(problem.width))
         yield from chunk_violations(problem, asked)
@@ -117,21 +130,3 @@ def chunk_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvErro
         yield from refused(UnsupportedError, rules.chunks_plain(chunks, PROLOGUE_ARGUMENTS))
     if "C" in chunks and asked.residual is not None:
         yield UnsupportedError(f"chunks={chunks!r}: y has a factor in a residual's place; add the residual to y")
-
-
-def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Why no algorithm of the kernel runs a problem."""
-    if not problem.is_depthwise:
-        yield UnsupportedError(
-            f"groups={problem.groups}, C={problem.C}, K={problem.K}: depthwise_conv1d takes depthwise problems "
-            "(groups = C = K); use conv2d"
-        )
-    if (problem.H, problem.R, problem.height.lo, problem.height.hi) != (1, 1, 0, 0):
-        yield UnsupportedError(
-            f"H={problem.H}, R={problem.R}: depthwise_conv1d takes rows (H = R = 1, no padding on H); use conv2d"
-        )
-    else:
-        places = {name: getattr(problem, name) for name in ("stride", "rhs_dilation", "lhs_dilation")}
-        yield from refused(GeometryError, rules.one_row(**places))
-    remedy = "use conv2d" if problem.dtype in CONV2D_DTYPES else "use one of them"
-    yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, KERNEL_DTYPES, remedy))

@@ -121,9 +121,11 @@ def answer(
     if kept is not None and _is_better(kept, found):
         found = dataclasses.replace(kept, effort=TUNED, cached=False)
     if use_cache and not quick:
-        tuned = None if wide else _tuned_meanwhile(request)
-        if tuned is not None:
-            return tuned
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cache.CacheWarning)  # the first read has warned
+            kept = None if wide else _kept(request)
+        if kept is not None and kept.effort == TUNED:  # by another process during this search
+            return kept
         cache.store(request, found)
     return found
 
@@ -141,14 +143,6 @@ def _is_better(kept: Plan, found: Plan) -> bool:
     """Whether the kept plan of a quick search is faster than that of a wide one, by means over the same phases."""
     whole = kept.extrapolated_from is None and found.extrapolated_from is None
     return whole and kept.phases == found.phases and kept.modelled_us < found.modelled_us
-
-
-def _tuned_meanwhile(request: Request) -> Plan | None:
-    """The plan that another process tuned during this search, which takes precedence; None without one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cache.CacheWarning)  # the first read has warned
-        kept = _kept(request)
-    return kept if kept is not None and kept.effort == TUNED else None
 
 
 def _kept(request: Request) -> Plan | None:

@@ -71,7 +71,7 @@ def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
         is_faster |= problem.N > 1 and TAPS_OF_IMAGES <= problem.S < least
         is_faster &= (problem.S - 1) * problem.rhs_dilation[1] < CONV2D_REACH
         is_faster &= layout == "NHWC" or problem.N * problem.Q >= CONV2D_POSITIONS
-    return asked.needs_depthwise_conv1d or not is_faster
+    return bool(asked.given("initial_state", "return_final_state", "chunks")) or not is_faster
 
 
 def operation_for(request: Request) -> Operation:
@@ -99,17 +99,10 @@ def violations(request: Request) -> Iterator[NkiconvError]:
     yield from errors
     yield from found.violations(problem, Asked() if errors else asked)
     yield from problem.launch_violations()
-    yield from algorithm_violations(found, request.algorithms)
-
-
-def algorithm_violations(operation: Operation, algorithms: tuple[str, ...] | None) -> Iterator[NkiconvError]:
-    """The errors of the names of algorithms to choose from."""
-    reasons = (
-        rules.algorithm(name, operation.algorithms, "algorithms", (), operation.name) for name in algorithms or ()
-    )
-    yield from refused(UnsupportedError, *reasons)
-    if algorithms == ():
-        accepted = ", ".join(operation.algorithms)
+    for one in request.algorithms or ():
+        yield from refused(UnsupportedError, rules.algorithm(one, found.algorithms, "algorithms", (), found.name))
+    if request.algorithms == ():
+        accepted = ", ".join(found.algorithms)
         yield UnsupportedError(f"algorithms=(): must name at least one of {accepted}; or leave it out")
 
 

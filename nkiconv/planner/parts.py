@@ -131,7 +131,13 @@ class Reduction:
     @property
     def least(self) -> int:
         """Units of the smallest part."""
-        return _least(self.whole, self.extent)
+        least, whole = EXTENTS[self.extent][1], self.whole
+        if self.extent == "groups":
+            return -(-least * whole.groups // max(whole.C, whole.K))
+        if self.extent in WINDOWS:
+            axis = whole.height if self.extent == "P" else whole.width
+            return max(least, WINDOWS[self.extent] * axis.window // axis.stride)
+        return least
 
     @property
     def all_units(self) -> int:
@@ -155,26 +161,15 @@ def reductions(problem: ConvProblem, asked: Asked) -> Iterator[Reduction]:
     left += [] if asked.packed else ["groups" if problem.groups > 1 else "K"]
     left += ["Z"] if problem.is_volume and not asked.has_frames else []
     while left:
-        spare = {name: getattr(rest, name) / _least(rest, name) for name in left}
-        name = max(left, key=lambda one: (problem.direction != "wgrad" or one not in ("P", "Q"), spare[one]))
-        left.remove(name)
-        found = Reduction(rest, name, times, f"{EXTENTS[name][0]}{names}")
+        every = [Reduction(rest, name, times, f"{EXTENTS[name][0]}{names}") for name in left]
+        is_wgrad = problem.direction == "wgrad"
+        found = max(every, key=lambda one: (not is_wgrad or one.extent not in WINDOWS, one.all_units / one.least))
+        left.remove(found.extent)
         least = found.of(found.least)
         units, fewer = found.all_units, found.units(least)
         if units < SPARE * fewer:  # the outputs of one input may exceed the least
             continue
         yield found
         times *= units / fewer
-        names = f" of {fewer} of {units} {EXTENTS[name][0]}{names}"
+        names = f" of {fewer} of {units} {found.name}"
         rest = least
-
-
-def _least(problem: ConvProblem, name: str) -> int:
-    """The least extent of a traced part."""
-    least = EXTENTS[name][1]
-    if name == "groups":
-        return -(-least * problem.groups // max(problem.C, problem.K))
-    if name in ("P", "Q"):
-        axis = problem.height if name == "P" else problem.width
-        return max(least, WINDOWS[name] * axis.window // axis.stride)
-    return least

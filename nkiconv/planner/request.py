@@ -54,11 +54,6 @@ class Asked:
         return other or norm or self.has_frames or self.filter_layout is not None or self.x_upsample != 1
 
     @property
-    def needs_depthwise_conv1d(self) -> bool:
-        """Whether conv2d lacks any of these arguments."""
-        return self.initial_state or self.return_final_state or self.chunks is not None
-
-    @property
     def has_prologue(self) -> bool:
         """Whether a prologue of x is asked for."""
         return (self.x_scale, self.x_shift, self.x_activation, self.x_upsample) != (None, None, None, 1)

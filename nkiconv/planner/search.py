@@ -315,7 +315,9 @@ class Search:
             regret = regrets.worst(best)
             risk = regrets.ruin(best)
             best, found = self._robust(found, regrets)
-            risks = tuple(self._risk(best, *one, regrets) for one in regrets.risks(best))
+            for end, least in regrets.risks(best):
+                name, config = least.candidate.algorithm, self.times.completed(least.candidate)
+                risks += (Risk(*end, regrets.us(best, end), name, config, regrets.us(least, end), least.us),)
         trials = [best, *[one for one in trials if one is not best]]
         timing = best.timing
         assert timing is not None
@@ -366,11 +368,6 @@ class Search:
                 return one, own
         return fastest, found
 
-    def _risk(self, best: Trial, end: End, least: Trial, regrets: Regrets) -> Risk:
-        """The Risk of an end of a constant's range. least: the fastest trial there."""
-        config = self.times.completed(least.candidate)
-        return Risk(*end, regrets.us(best, end), least.candidate.algorithm, config, regrets.us(least, end), least.us)
-
 
 def _difference(one: Candidate, other: Candidate) -> str:
     """The first setting in which two candidates of an algorithm differ."""
@@ -378,16 +375,12 @@ def _difference(one: Candidate, other: Candidate) -> str:
     return next((name for name in (*mine, *theirs) if mine.get(name) != theirs.get(name)), "")
 
 
-def _distinct(ranked: list[Trial]) -> list[Trial]:
-    """Trials without those that differ from an earlier one only in idle settings."""
+def _worth_telling(ranked: list[Trial]) -> list[Trial]:
+    """The fastest `ALTERNATIVES` and the best of each algorithm, without those that differ from an earlier one only in
+    idle settings."""
     distinct: dict[object, Trial] = {}
     for one in ranked:
         distinct.setdefault((one.candidate.algorithm, one.us, one.instructions, one.at_least), one)
-    return list(distinct.values())
-
-
-def _worth_telling(ranked: list[Trial]) -> list[Trial]:
-    """The fastest `ALTERNATIVES` and the best of each algorithm, of `_distinct` trials."""
-    told = _distinct(ranked)
+    told = list(distinct.values())
     leaders = {one.candidate.algorithm: i for i, one in reversed(list(enumerate(told)))}.values()
     return [one for i, one in enumerate(told) if i < ALTERNATIVES or i in leaders]

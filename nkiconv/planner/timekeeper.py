@@ -168,7 +168,8 @@ class Timekeeper:
                     steady = pair is not None and _is_steady(*pair)
                     if pair is None or (was_steady and not steady):
                         break
-                    each_us = _each_us(reduction, *pair)
+                    few, more = (reduction.units(one.request.problem) for one in pair)
+                    each_us = (pair[1].us - pair[0].us) / (more - few)
                     is_straight = was_steady and max(each_us, last_us) <= STRAIGHT * min(each_us, last_us)
                     found = Parts(reduction, units // 2 if is_straight else units, steady), *pair
                     units, last_us = 2 * units, each_us
@@ -308,12 +309,6 @@ class Timekeeper:
     def completed(self, candidate: Candidate) -> Config:
         """All settings of a candidate, as in the kernel's launch."""
         return self.field.operation.complete(candidate.algorithm, self.field.shape, candidate.config)
-
-
-def _each_us(reduction: Reduction, small: Traced, large: Traced) -> float:
-    """us of a unit on the line through the times of two parts."""
-    more = reduction.units(large.request.problem) - reduction.units(small.request.problem)
-    return (large.us - small.us) / more
 
 
 def _is_steady(small: Traced, large: Traced) -> bool:

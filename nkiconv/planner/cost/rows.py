@@ -98,14 +98,12 @@ class Mixed(RowsAlgorithm):
     """`mixed` and `vector`: channels on partitions, taps shared by engines, by recipes."""
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
-        return [self._best_shard(shape, one) for one in super().guesses(shape)]
-
-    def _best_shard(self, shape: Shape, guess: Guess) -> Guess:
-        """The guess with the shard of the least ns."""
-        start = MixedSettings.read(guess.config)
-        others = [replace(start, shard=shard) for shard in self._shards(shape) if shard != start.shard]
-        price = self._price(shape)
-        return min([guess, *(Guess(one.pairs, price(one)) for one in others)], key=lambda one: one.ns)
+        found, price = [], self._price(shape)
+        for guess in super().guesses(shape):  # each with the shard of the least ns
+            start = MixedSettings.read(guess.config)
+            others = [replace(start, shard=shard) for shard in self._shards(shape) if shard != start.shard]
+            found.append(min([guess, *(Guess(one.pairs, price(one)) for one in others)], key=lambda one: one.ns))
+        return found
 
     def _price(self, shape: Shape) -> Callable[[MixedSettings], float]:
         """The bound of settings, in ns."""
