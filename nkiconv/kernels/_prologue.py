@@ -19,6 +19,7 @@ tile, which four instructions read, one for each place.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .. import rules
@@ -208,55 +209,34 @@ def load_region_of_x(tile, operands, first, pattern, offset, framed):
     load_region(tile, operands.frames if framed else operands.x, first, pattern, offset, operands.moved)
 
 
-@dataclass
-class Gate:
-    """A deferred product, x_sbuf *= factor or its sigmoid; views of SBUF of one shape from partition 0 on."""
-
-    x_sbuf: Any
-    factor: Any
-    is_sigmoid: bool
-
-    def finish(self, ledger):
-        """Multiply, and round once to x's dtype: by Vector or GpSimd as the ledger chooses, by Vector without a ledger.
-        Scalar computes a sigmoid in fp32."""
-        factor, elements = self.factor, size_of(self.x_sbuf.shape[1:])
-        if self.is_sigmoid:
-            factor = nl.ndarray(self.x_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-            nisa.activation(dst=factor, op=nl.sigmoid, data=self.factor)
-        engine = nisa.engine.vector
-        if ledger is not None:
-            engine = pick_sum(ledger, elements, is_16bit(factor.dtype))
-            if self.is_sigmoid:
-                ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
-        nisa.tensor_tensor(dst=self.x_sbuf, data1=self.x_sbuf, data2=factor, op=nl.multiply, engine=engine)
-
-
-@dataclass
-class Arrival:
-    """A deferred prologue, x_sbuf = act(x_sbuf * scale + shift); scale, shift: [P, 1] or None."""
-
-    x_sbuf: object
-    prologue: PrologueOperands
-    scale: object
-    shift: object
-
-    def finish(self, ledger):
-        """Apply it in place."""
-        self.prologue.issue(self.x_sbuf, self.x_sbuf, self.scale, self.shift, ledger)
+def multiply_gate(x_sbuf, factor, is_sigmoid, ledger):
+    """x_sbuf *= factor or its sigmoid, views of SBUF of one shape from partition 0 on, rounded once to x's dtype: by
+    Vector or GpSimd as the ledger chooses, by Vector without a ledger. Scalar computes a sigmoid in fp32."""
+    elements = size_of(x_sbuf.shape[1:])
+    if is_sigmoid:
+        sigmoid_sbuf = nl.ndarray(x_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=sigmoid_sbuf, op=nl.sigmoid, data=factor)
+        factor = sigmoid_sbuf
+    engine = nisa.engine.vector
+    if ledger is not None:
+        engine = pick_sum(ledger, elements, is_16bit(factor.dtype))
+        if is_sigmoid:
+            ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
+    nisa.tensor_tensor(dst=x_sbuf, data1=x_sbuf, data2=factor, op=nl.multiply, engine=engine)
 
 
 def gates_of(tiles, is_sigmoid):
-    """Deferred products of two tiles, x and its factor, in pieces; none for one tile."""
+    """Deferred products of two tiles, x and its factor, in pieces, functions of a ledger; none for one tile."""
     gates = []
     if len(tiles) > 1:
         *lead, width = tiles[0].shape
         for first, count in cut(width, max(1, GATED_ELEMENTS // size_of(lead[1:]))):
             span = (*(slice(0, size) for size in lead), slice(first, first + count))
-            gates.append(Gate(x_sbuf=tiles[0][span], factor=tiles[1][span], is_sigmoid=is_sigmoid))
+            gates.append(partial(multiply_gate, tiles[0][span], tiles[1][span], is_sigmoid))
     return gates
 
 
 def finish_gates(gates, ledger, left=0):
     """Compute x's deferred products or prologues, all but the last `left`."""
     while len(gates) > left:
-        gates.pop(0).finish(ledger)
+        gates.pop(0)(ledger)

@@ -21,6 +21,7 @@ column of 128 channels, and is as fast for short problems as for long ones, as i
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..._nki import nisa, nl
 from ...schedules.depthwise import Options, RowGeometry, place_of_tap
@@ -31,7 +32,7 @@ from ...schedules.tiles import BANK_COLUMNS, div_ceil
 from .._engines import scaled
 from .._epilogue import evacuate
 from .._masks import constant, make_diagonals
-from .._prologue import Arrival, finish_gates
+from .._prologue import finish_gates
 from .._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
 from ..conv.sums import multiply
 from .geometry import parts_of_core
@@ -280,7 +281,8 @@ def arrivals(run, x_sbuf, first, begin, end, numbers):
     begin, end = max(begin, -first), min(end, run.geometry.W - first)
     if run.tensors.prologue is None or begin >= end:
         return []
-    return [Arrival(x_sbuf[0 : x_sbuf.shape[0], begin:end], run.tensors.prologue, *numbers)]
+    own = x_sbuf[0 : x_sbuf.shape[0], begin:end]
+    return [partial(run.tensors.prologue.issue, own, own, *numbers)]
 
 
 def clear_outside(run, dst_sbuf, firsts, source):

@@ -37,6 +37,7 @@ whose windows hold it.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...._nki import nisa, nl
@@ -117,7 +118,7 @@ def load_span(operands, geometry, span):
     transposes = before < halo and operands.state != None and transposes_states(geometry, span.images)
     if transposes:
         state_sbuf = load_state(operands, geometry, group, row.number, span.images)
-        held.pending.append(TransposedHalo(held.x[:, :, :, 0:halo], group, state_sbuf))
+        held.pending.append(partial(transpose_halo, held.x[:, :, :, 0:halo], group, state_sbuf))
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
         if before < halo and not transposes:
@@ -159,19 +160,11 @@ def load_halo(dst, operands, geometry, run, row):
     load(dst, operands.state, list(zip(steps, dst.shape)), (row.number * geometry.C + run.c0) * size)
 
 
-@dataclass
-class TransposedHalo:
-    """A deferred transpose of states [images, channels of a group, S - 1] in SBUF into a halo [channels, tiles, images,
-    S - 1]: loaded so, HBM sees long runs."""
-
-    halo: Any
-    group: Any
-    state: Any
-
-    def finish(self, ledger):
-        """Transpose position by position."""
-        for place in range(self.state.shape[2]):
-            transpose_channels(self.halo[:, :, :, place], self.group, self.state[:, :, place], ledger)
+def transpose_halo(halo, group, state, ledger):
+    """Transpose states [images, channels of a group, S - 1] in SBUF, position by position, into a halo [channels,
+    tiles, images, S - 1]: loaded so, HBM sees long runs."""
+    for place in range(state.shape[2]):
+        transpose_channels(halo[:, :, :, place], group, state[:, :, place], ledger)
 
 
 def load_state(operands, geometry, group, first, images, slots=None):

@@ -1,15 +1,16 @@
 """The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
-from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.banded import ROWS_BANKS, in_pieces, outs_a_bank, row_spans, sum_spans, transposes_a_bank
 from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, share, some_of, whole_words
 from ..._engines import SCALAR_WORK, VECTOR_WORK, copy_balanced, pick
 from ..._epilogue import evacuate
-from ..._prologue import Arrival, finish_gates
+from ..._masks import keep_equal
+from ..._prologue import finish_gates
 from ..._warm import accumulator
 from ...conv.filter_feed import transpose_into
 from .bands import as_words, bands_of
@@ -52,27 +53,11 @@ def load_banded_rows(run, index):
     run.held[index].rows_in, run.held[index].gates = tiles[0], tensors.gates(tiles) + arrivals(run, tile, tiles[0])
 
 
-@dataclass
-class Padding:
-    """Columns before or after rows that are zeroed again after a prologue: on the partitions below `rows`, or on the
-    others."""
-
-    x_sbuf: Any
-    rows: int
-    below: bool
-
-    def finish(self, _ledger):
-        """Write the zeros."""
-        _, channels, columns = self.x_sbuf.shape
-        nisa.affine_select(
-            dst=self.x_sbuf,
-            pattern=[[0, channels], [0, columns]],
-            channel_multiplier=1,
-            on_true_tile=self.x_sbuf,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal if self.below else nl.less,
-            offset=-self.rows,
-        )
+def clear_padding(x_sbuf, rows, below, _ledger):
+    """Write the zeros of columns before or after rows again, after a prologue: on the partitions below `rows`, or on
+    the others."""
+    op = nl.greater_equal if below else nl.less
+    keep_equal(x_sbuf, [[0, x_sbuf.shape[1]], [0, x_sbuf.shape[2]]], x_sbuf, -rows, op)
 
 
 def arrivals(run, tile, rows_sbuf):
@@ -91,14 +76,15 @@ def arrivals(run, tile, rows_sbuf):
             move_chunks(run, tile, numbers[-1], every, 0, 1)
     for a in range(A):
         of_a = (None if one is None else one[0:partitions, a, 0:1] for one in numbers)
-        found.append(Arrival(rows_sbuf[0:partitions, a, 0:size], prologue, *of_a))
+        own = rows_sbuf[0:partitions, a, 0:size]
+        found.append(partial(prologue.issue, own, own, *of_a))
     begin = (tile.j0 + tile.data0) * run.blocks.block - geometry.pad_left
     after = begin + tile.chunks_in * size - geometry.W
     if begin < 0:
-        found.append(Padding(rows_sbuf[0:partitions, 0:A, 0:-begin], tile.rows, True))
+        found.append(partial(clear_padding, rows_sbuf[0:partitions, 0:A, 0:-begin], tile.rows, True))
     if after > 0:
         last = (tile.chunks_in - 1) * tile.rows
-        found.append(Padding(rows_sbuf[0:partitions, 0:A, size - after : size], last, False))
+        found.append(partial(clear_padding, rows_sbuf[0:partitions, 0:A, size - after : size], last, False))
     return found
 
 
