@@ -119,9 +119,12 @@ def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) 
 @functools.lru_cache(maxsize=PLANS_KEPT)
 def takes_patches(geometry: Geometry, options: Options) -> bool:
     """Whether a problem is computed as patches. Where neighbours of y in HBM are channels of a pixel, output pixels may
-    be the columns instead, one phase after the other: they take every option and less SBUF."""
+    be the columns instead, one phase after the other: they take every option and less SBUF, and with many channels of x
+    and y 0.80 to 1.00 of the time (2x2 to 4x4)."""
     if not is_patches(geometry) or writes_rows(geometry):
         return is_patches(geometry)
+    if geometry.C > P_MAX <= geometry.K and geometry.planes.lhs_dilation == 1:
+        return False
     tried = (PatchSettings.read(None, across=across) for across in parts_of_rows(geometry))
     return not patches_unsupported(geometry, options) and any(make_patches(geometry, options, one) for one in tried)
 

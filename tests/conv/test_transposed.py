@@ -356,6 +356,15 @@ def test_a_residual_where_channels_of_patches_are_neighbours(name):
     np.testing.assert_array_equal(y, truth + residual)
 
 
+def test_many_channels_that_are_neighbours_are_computed_by_pixels():
+    """Patches have no `side`."""
+    call = patches(1, 130, 128, (3, 4), (2, 2))
+    x, w = call.inputs("bf16")
+    given = {"algorithm": PIXELS, "config": (("side", 2),), "layout": "NHWC", "out_dtype": "float32"}
+    y = nkiconv.conv_transpose2d(np.moveaxis(x, 1, -1).copy(), w, stride=call.stride, **given)
+    np.testing.assert_array_equal(y, np.moveaxis(call.truth(x, w), 1, -1))
+
+
 @pytest.mark.parametrize("taps", [(2, 2, 2), (3, 1, 2)])
 def test_volumes_whose_channels_are_neighbours_in_x_alone(taps):
     call = patches(2, 9, 3, (3, 1, 4), taps)
