@@ -9,7 +9,7 @@ so nothing is added across partitions.
 
 from ..._nki import nisa, nl
 from ...norms import SHARED_MAX
-from ...schedules.tiles import cut_at, div_ceil, lines_of, share, size_of
+from ...schedules.tiles import PARTS, cut_at, div_ceil, parts_of_images, share, size_of
 from .._dma import load, store
 from .._engines import scaled
 from .._pixel_norms import rstd_of
@@ -19,6 +19,8 @@ from ..conv.filter_feed import transposed_bank
 TOGETHER = SHARED_MAX
 #: The number of parts of a channel from which the Tensor Engine transposes them.
 TRANSPOSED_PARTS = 32
+#: Means whose bn_aggr take as long as the other instructions of a tile.
+TILE_MEANS = 16
 
 
 def write_norm(stats, means, row, eps, weight, bias, outputs):
@@ -30,12 +32,13 @@ def write_norm(stats, means, row, eps, weight, bias, outputs):
     """
     number, channels = means
     parts = [size_of(one.shape) // (3 * channels * number) for one in stats]
-    first, count = share(number, nl.num_programs(), nl.program_id(0))
-    # neighbouring means on a partition: as few as use all partitions, at most as many as SBUF holds
-    most = max(1, TOGETHER // (sum(parts) * channels))
-    each = min(most, div_ceil(count, nl.tile_size.pmax))
-    for start, *tile in lines_of(count, max(1, each)):
-        write_tile(stats, parts, (first + start, *tile), means, row, eps, (weight, bias), outputs)
+    # neighbouring means on a partition, all of one row, as many as SBUF holds: the fewest tiles and bn_aggr
+    most = min(row, max(1, TOGETHER // (sum(parts) * channels)))
+    tiles = {one: div_ceil(number // one, PARTS * nl.tile_size.pmax) for one in range(1, most + 1) if row % one == 0}
+    each = min(tiles, key=lambda one: tiles[one] * (TILE_MEANS + one))
+    first, count = share(number // each, nl.num_programs(), nl.program_id(0))
+    for start, rows in cut_at(count, nl.tile_size.pmax):
+        write_tile(stats, parts, ((first + start) * each, rows, each), means, row, eps, (weight, bias), outputs)
 
 
 def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
@@ -112,29 +115,7 @@ def load_affine(hbm, spot, channels, row):
         return None
     first, rows, each = spot
     found_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
-    for partition, mean, count, size, start in runs_of(first, rows, each, row):
-        pattern = [[size * channels, count], [channels, size], [1, channels]]
-        into = found_sbuf[partition : partition + count, mean : mean + size]
-        load(into, hbm, pattern, start * channels)
+    for _, start, count in parts_of_images(first // each, rows, row // each):
+        pattern = [[each * channels, count], [channels, each], [1, channels]]
+        load(found_sbuf[start : start + count], hbm, pattern, (first + start * each) % row * channels)
     return found_sbuf
-
-
-def runs_of(first, rows, each, row):
-    """The places of means first .. first + rows * each - 1, `each` a partition, in runs of `row` means.
-
-    A list of (partition, its first mean, partitions, means of each, place in the run): whole partitions of a run are
-    one entry; a partition that several runs share has an entry for each.
-    """
-    found, done, total = [], 0, rows * each
-    while done < total:
-        start = (first + done) % row
-        count = min(row - start, total - done)
-        partition, mean = done // each, done % each
-        if mean == 0 and count >= each:
-            found.append((partition, 0, count // each, each, start))
-            done = done + count // each * each
-        else:
-            size = min(count, each - mean)
-            found.append((partition, mean, 1, size, start))
-            done = done + size
-    return found
