@@ -23,8 +23,6 @@ from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import nn
 
 import nkiconv
-from nkiconv.tools import demo
-from nkiconv.tools.demo import photograph
 from nkiconv.tools.suites import chains
 from nkiconv.tools.tables import chains as tables
 
@@ -155,24 +153,6 @@ def test_make_readme_changes_nothing(line, tmp_path, monkeypatch):
         assert ran(name, page) == 0
     assert Path(page).read_text(encoding="utf-8") == before, "run `make readme`"
     assert (tmp_path / "profiles" / "front.png").exists() == ("tables.front" in line)
-
-
-@pytest.fixture
-def corner(monkeypatch):
-    """A corner of the photograph."""
-    whole = photograph.picture()
-    monkeypatch.setattr(photograph, "picture", lambda: whole[100:148, 200:296])
-
-
-@pytest.mark.usefixtures("corner")
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("stop", demo._STOPS[:-1], ids=lambda stop: stop.__name__)
-def test_a_stop_of_the_tour(stop, tmp_path):
-    """The last one, training, is tests/test_demo.py's."""
-    part = stop(tmp_path, lambda what, share: None)
-    assert part.ok
-    assert {report.verdict for report in part.reports} == {"pass"}
-    assert sorted(part.files) == sorted(tmp_path.iterdir())
 
 
 def test_examples_print_tables(monkeypatch, capsys):

@@ -48,6 +48,17 @@ def test_the_tour(tmp_path):
     assert [len(learnt[name]) for name in ("float64", "kernels", "apart", "allowed")] == [3] * 4
 
 
+@pytest.mark.usefixtures("small_picture")
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("stop", demo._STOPS[:-1], ids=lambda stop: stop.__name__)
+def test_a_stop_of_the_tour(stop, tmp_path):
+    """But the last one, training."""
+    part = stop(tmp_path, lambda what, share: None)
+    assert part.ok
+    assert {report.verdict for report in part.reports} == {"pass"}
+    assert sorted(part.files) == sorted(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("failed", ["report", "curves"])
 def test_a_failed_check_is_an_exit_status(failed, monkeypatch, tmp_path):
     apart = Curves("learns", "float64", [1.0, 0.5], {"kernels": [1.0, 0.501]})

@@ -3,11 +3,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from conv_calls import check_exact, config_of, planned
+from conv_calls import check_exact, config_of, planned, volume
 from conv_rows import GEMM, PIXELS
 from depthwise import same_bits
 from requested import requested
-from volumes import volume
 
 import nkiconv
 from nkiconv import cases

@@ -6,12 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from conv_calls import canonical_of, config_of, in_layout, integers, normals, run
+from conv_calls import canonical_of, config_of, in_layout, integers, normals, run, volume
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_exact, integer_inputs
-from volumes import volume
 
 import nkiconv
 from nkiconv.problem import ConvProblem

@@ -4,10 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from conv_calls import bounded, check_exact, config_of, normals
+from conv_calls import bounded, check_exact, config_of, normals, volume
 from depthwise import same_bits
 from tolerances import assert_within_limit
-from volumes import volume
 
 import nkiconv
 from nkiconv.errors import NkiconvError, UnsupportedError

@@ -97,6 +97,18 @@ EDGE = dict([
 ])  # fmt: skip
 
 
+def volume(shape: Any, dtype: str = "bf16", N: int = 1, last: bool = False) -> ConvProblem:
+    """The problem of (C, K, groups, planes, rows, columns), an axis being (size, taps, stride, dilation, lhs_dilation,
+    before, after); last: channels side by side in memory."""
+    C, K, groups, *axes = shape
+    sizes, taps, stride, rhs_dilation, lhs_dilation, *_ = zip(*axes, strict=True)
+    return ConvProblem(
+        N=N, C=C, K=K, groups=groups, **dict(zip("DHW", sizes, strict=True)), **dict(zip("TRS", taps, strict=True)),
+        stride=stride, rhs_dilation=rhs_dilation, lhs_dilation=lhs_dilation, padding=tuple(axis[5:] for axis in axes),
+        dtype=dtype, layout="NDHWC" if last else "NCDHW",
+    )  # fmt: skip
+
+
 def integers(rng: np.random.Generator, problem: ConvProblem, w_dtype: str | None = None) -> tuple[Any, Any]:
     """x in the problem's layout and w [K, C / groups, ...] whose sums are exact in fp32."""
     x = integer_inputs(rng, problem.input_shape, problem.dtype)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from draws import cores
 
 import nkiconv
 from nkiconv.problem import DTYPES, ConvProblem
@@ -117,9 +116,3 @@ def truth(x: Any, w: Any, problem: ConvProblem) -> tuple[Any, Any]:
 def same_bits(a: Any, b: Any) -> bool:
     """Whether two arrays are equal bit for bit."""
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
-
-
-def on_cores(check: Any, *args: Any, **more: Any) -> None:
-    """A check of exact results on `cores`."""
-    for lnc in cores(args, more):
-        check(*args, lnc=lnc, **more)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from pairs import run
 
-from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.dtypes import canonical, from_fp32
 
@@ -93,6 +92,10 @@ class _Later:
     read: bool = False
 
 
+def _operand(one):
+    return one.made() if isinstance(one, _Later) else put(one) if isinstance(one, np.ndarray) else one
+
+
 def results(call, *operands, **settings):
     """What instructions leave in each `out`; their other operands: arrays, put into SBUF, `a_tile`, `laid`."""
 
@@ -100,7 +103,7 @@ def results(call, *operands, **settings):
         outs = []
 
         def operand(one):
-            made = one.made() if isinstance(one, _Later) else put(one) if isinstance(one, np.ndarray) else one
+            made = _operand(one)
             if isinstance(one, _Later) and one.read:
                 outs.append(made)
             return made
@@ -119,11 +122,7 @@ def result(call, shape, dtype, *operands, to=nl.sbuf, **settings):
 
 def by_language(name, *operands, **settings):
     """What `nl.<name>` returns of arrays, which are put into SBUF, of `a_tile`s and of other arguments."""
-
-    def operand(one):
-        return one.made() if isinstance(one, _Later) else put(one) if isinstance(one, np.ndarray) else one
-
-    return evaluate(lambda: get(getattr(nl, name)(*map(operand, operands), **settings)))
+    return evaluate(lambda: get(getattr(nl, name)(*map(_operand, operands), **settings)))
 
 
 def sample(rng, shape, dtype):
@@ -156,11 +155,6 @@ def column(values, dtype=nl.int32):
 def one(value, dtype=nl.int32):
     """An index [1, 1] in SBUF."""
     return column([value], dtype)
-
-
-def register(value):
-    """An index in a register."""
-    return nisa.register_alloc(value)
 
 
 def rows_of(tensor, indices, step=None):

@@ -15,7 +15,6 @@ from isa_tiles import (
     one,
     out,
     put,
-    register,
     result,
     results,
     rounded,
@@ -94,7 +93,8 @@ def test_what_a_view_takes(name, rng):
 
 
 @pytest.mark.parametrize(("make", "mode", "dim", "index", "of"), [
-    (one, DGE.unknown, 0, 3, lambda a: a[3, 0:2, 0:3]), (register, DGE.hwdge, 1, 4, lambda a: a[0, 4:6, 0:3]),
+    (one, DGE.unknown, 0, 3, lambda a: a[3, 0:2, 0:3]),
+    (nisa.register_alloc, DGE.hwdge, 1, 4, lambda a: a[0, 4:6, 0:3]),
     (lambda v: one(v, U32), DGE.swdge, 2, 2, lambda a: a[0, 0:2, 2:5]),
 ])  # fmt: skip
 def test_scalar_offset(make, mode, dim, index, of, rng):
@@ -222,7 +222,7 @@ def test_transpose_at_a_scalar_index(rng):
     assert not evaluate(lambda: body(4, oob_mode=SKIP)).any()
 
 
-@pytest.mark.parametrize(("engine", "make"), [(E.vector, one), (E.scalar, register), (E.gpsimd, one)])
+@pytest.mark.parametrize(("engine", "make"), [(E.vector, one), (E.scalar, nisa.register_alloc), (E.gpsimd, one)])
 def test_copies_on_chip(engine, make):
     def copy(out):
         src = put(np.arange(24, dtype=np.float32).reshape(2, 4, 3))

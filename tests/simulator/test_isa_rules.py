@@ -3,7 +3,7 @@
 # ruff: noqa: E501  a table with one pair a line
 
 import numpy as np
-from isa_tiles import column, hbm, one, ps, put, register, rows_of, sb
+from isa_tiles import column, hbm, one, ps, put, rows_of, sb
 from pairs import each_pair, run, vary
 
 from nkiconv.simulator import isa as nisa
@@ -205,9 +205,9 @@ PAIRS = [
     vary("NKI037", "rows reshaped", rows, lambda v: v.reshape((2, 16)), lambda v: v.reshape((4, 8)), "reshape"),
     vary("NKI012", "an indirect pattern", lambda n: hbm(3, 4).ap([[4, 1], [1, n]], scalar_offset=one(0)), 12, 13, r"elements 0\.\.12 of a storage of 12"),
     vary("NKI037", "two offsets", lambda scalar: rows_by(scalar_offset=scalar()), lambda: None, lambda: one(0), "together"),
-    vary("NKI037", "two registers", lambda i: hbm(3, 4)[register(0), i()], lambda: 1, lambda: register(1), r"registers index dims \[0, 1\]"),
-    vary("NKI038", "a register of the partition dim", lambda i: sb(3, 4)[i(), :], lambda: 1, lambda: register(1), "of the partition dim"),
-    vary("NKI006", "more from a register than there is", lambda n: hbm(3, 4)[nl.ds(register(0), n)], 3, 4, "slice 0:4 is outside dim 0 of size 3"),
+    vary("NKI037", "two registers", lambda i: hbm(3, 4)[nisa.register_alloc(0), i()], lambda: 1, lambda: nisa.register_alloc(1), r"registers index dims \[0, 1\]"),
+    vary("NKI038", "a register of the partition dim", lambda i: sb(3, 4)[i(), :], lambda: 1, lambda: nisa.register_alloc(1), "of the partition dim"),
+    vary("NKI006", "more from a register than there is", lambda n: hbm(3, 4)[nl.ds(nisa.register_alloc(0), n)], 3, 4, "slice 0:4 is outside dim 0 of size 3"),
     vary("NKI038", "a vector on chip", lambda make: rows_by(data=make), lambda: hbm(3, 4), lambda: sb(3, 4), "a vector of indices for dim 0 of a tensor in sbuf"),
     vary("NKI038", "a vector for dim 1", lambda d: nisa.dma_copy(sb(2, 4), hbm(3, 4).vector_select(d, column([1, 0]))), 0, 1, "a vector of indices for dim 1"),
     vary("NKI038", "the partition dim", copied, lambda t: t.ap([[6, 4], [1, 2]], scalar_offset=one(0), indirect_dim=1), lambda t: t.ap([[6, 4], [1, 2]], scalar_offset=one(0)), "partition dim"),
@@ -215,7 +215,7 @@ PAIRS = [
     vary("NKI039", "a strided tensor", lambda make: at(data=make), lambda: hbm(3, 4), lambda: hbm(3, 8)[:, 0:4], "indirect_dim=0 of strides"),
     vary("NKI039", "another element size", lambda d: at(dtype=d), I32, BF16, "read as bfloat16"),
     vary("NKI054", "an indirect operand", lambda view: nisa.tensor_scalar(sb(4, 2), view(sb(4, 6)), nl.add, 1.0), lambda t: t[:, 1:3], window(1), "data is an indirect view"),
-    vary("NKI054", "a register from an indirect view", lambda view: nisa.register_load(register(0), view(hbm(3, 1))), lambda t: t[0:1], lambda t: t.select(0, one(0)), "src is an indirect view"),
+    vary("NKI054", "a register from an indirect view", lambda view: nisa.register_load(nisa.register_alloc(0), view(hbm(3, 1))), lambda t: t[0:1], lambda t: t.select(0, one(0)), "src is an indirect view"),
     vary("NKI138", "a row outside", lambda i: rows_by((0, i)), 2, 3, "index 1, 3, leaves the 3"),
     vary("NKI138", "an access that leaves the tensor", at, 1, 2, "index 2 leaves the 3 of its dim or the tensor"),
     vary("NKI138", "beyond its dim, but inside the tensor", lambda i: nisa.dma_copy(sb(1, 1), hbm(3, 4).ap([[4, 1], [1, 1]], offset=4, scalar_offset=one(i), indirect_dim=1)), 3, 4, "index 4 leaves the 4"),
@@ -235,7 +235,7 @@ PAIRS = [
     vary("NKI141", "129 columns", lambda n: turn(last=n), 128, 129, "last dim 129"),
     vary("NKI141", "8 rows", lambda n: turn(rows=n), 16, 8, "8 rows, expected a multiple of 16"),
     vary("NKI141", "two middle dims", lambda s: turn(shape=s), (1, 2), (2, 2), r"\[16, 2, 2, 8\] is 1"),
-    vary("NKI160", "a register without a value", lambda v: at(lambda: register(v)), 1, None, "never given a value"),
+    vary("NKI160", "a register without a value", lambda v: at(lambda: nisa.register_alloc(v)), 1, None, "never given a value"),
 ]
 # fmt: on
 
