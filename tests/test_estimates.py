@@ -411,12 +411,12 @@ def test_the_table_has_every_problem_each_way(golden):
     assert set(golden.read()) == {(name, way) for name, _ in golden.requests() for way in golden.WAYS}
 
 
-def of_operation(operation, gradients=True):
+def of_operation(operation):
     """Those of an operation, also gradients by x, which transposed ones compute."""
 
     def taken(name, problem):
-        found, is_gradient = operation_of(problem).name, " dgrad " in name
-        return operation == (found.replace("_transpose", "") if is_gradient else found) and is_gradient <= gradients
+        found = operation_of(problem).name
+        return operation == (found.replace("_transpose", "") if " dgrad " in name else found)
 
     return taken
 
@@ -426,8 +426,6 @@ def of_operation(operation, gradients=True):
 NEAR_TIMED = {
     "rows": (of_operation("depthwise_conv1d"), "default", 150, 1.10, 2.4),
     "images": (of_operation("conv2d"), "default", 150, 1.10, 2.4),
-    "rows, forward": (of_operation("depthwise_conv1d", gradients=False), "default", 150, 1.10, 2.0),
-    "images, forward": (of_operation("conv2d", gradients=False), "default", 150, 1.10, 2.0),
     "filter gradients": (of_operation("conv2d_weight"), "default", 26, 1.4, 2.2),
     "transposed": (lambda name, _: name in cases.names("conv_transpose"), "estimate", 13, 1.05, 1.15),
 }
