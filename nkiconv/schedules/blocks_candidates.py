@@ -163,8 +163,7 @@ class BlocksBound:
 
     def priced(self, t: Table) -> Table:
         """The table with buffers, and ns from the first load to the last store; infinite if too few buffers fit."""
-        t = self.products(self.sized(t))
-        t = self.transposed(t) if self.pixels >= TRANSPOSED else self.buffered(self.loaded(t))
+        t = self.loaded(self.products(self.sized(t)))
         stored_ns = self.stored_ns(t)
         passes, rounds = t["passes"], ceil(t["accumulators"], self.banks)
         tile_ns, count = t["array_ns"], passes * t["tiles"]
@@ -232,68 +231,57 @@ class BlocksBound:
         return t | {"array_ns": found_ns}
 
     def loaded(self, t: Table) -> Table:
-        """The table with ns of DMA for a tile, and of the loads before its first product; bytes of loaded pieces: 0."""
+        """The table with buffers, ns of DMA for a tile and of the loads before its first product, and ns of the Tensor
+        Engine for its transposes too."""
+        of_x = self._transposed if self.pixels == TRANSPOSED else self._moved
+        of_gy = self._transposed if self.pixels >= TRANSPOSED else self._moved
+        x, gy = of_x(t, self.source, t["c"]), of_gy(t, gy_as_x(self.source), t["k"])
+        t = self.buffered({**t, "first_ns": x[2] + gy[2], "raw_bytes": x[3] + gy[3]})
+        # transposed tiles that fit SBUF for passes that share channels are transposed once
+        is_kept = (self.pixels == TRANSPOSED) & (t["buffers"] >= t["tiles"])
+        share = np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
+        return t | {"array_ns": t["array_ns"] + share * x[0] + gy[0], "moved_ns": share * x[1] + gy[1]}
+
+    def _moved(self, t: Table, seen: Geometry, channels: Any) -> tuple[Any, Any, Any, int]:
+        """As `_transposed`, for a tile of an x that is loaded as it is, or transposed by DMA."""
         geometry, target, item = self.geometry, self.target, self.geometry.hbm_itemsize
         # with several row tiles, whole planes are loaded without zeros around them
         whole = (t["rows"] == geometry.rows.out) & (t["columns"] == geometry.columns.out) & (t["side"] > 1)
-        moved_ns = first_ns = 0.0
-        for seen, count in (geometry, t["c"]), (gy_as_x(geometry), t["k"]):
-            extent, across = window_of(seen.rows, t["rows"]), window_of(seen.columns, t["columns"])
-            high = np.where(whole, np.minimum(extent, seen.rows.size), extent)
-            wide = np.where(whole, np.minimum(across, seen.columns.size), across)
-            elements, width, strides = high * wide * count, seen.columns.size, seen.x_strides
-            if self.pixels == LINES:
-                load_ns = np.maximum(transposing_ns(target, width, elements, count, item), target.hwdge_again_ns)
-                hbm_ns = target.hbm_ns(self.most * elements * item, width * item)
-                load_ns = np.maximum(self.most // width * load_ns, hbm_ns)
-            elif strides[0] == 1:
-                load_ns = dma_ns(target, P_MAX, elements, np.where(count == seen.C, wide * count, count), item)
-            else:
-                run = np.where(whole & (strides[0] == high * wide), high * wide, wide)
-                load_ns = dma_ns(target, P_MAX, elements, run, item)
-            load_ns = seen.planes.taps * load_ns
-            first = 1 if self.pixels == LINES else np.minimum(1, seen.rows.taps / extent)
-            moved_ns, first_ns = moved_ns + load_ns, first_ns + first * load_ns
-        return t | {"moved_ns": moved_ns, "first_ns": first_ns, "raw_bytes": 0}
+        extent, across = window_of(seen.rows, t["rows"]), window_of(seen.columns, t["columns"])
+        high = np.where(whole, np.minimum(extent, seen.rows.size), extent)
+        wide = np.where(whole, np.minimum(across, seen.columns.size), across)
+        elements, width, strides = t["gang"] * high * wide * channels, seen.columns.size, seen.x_strides
+        if self.pixels == LINES:
+            load_ns = np.maximum(transposing_ns(target, width, elements, channels, item), target.hwdge_again_ns)
+            load_ns = np.maximum(self.most // width * load_ns, target.hbm_ns(self.most * elements * item, width * item))
+            return 0.0, load_ns, load_ns, 0
+        run = np.where(whole & (strides[0] == high * wide), high * wide, wide)
+        run = np.where(channels == seen.C, wide * channels, channels) if strides[0] == 1 else run
+        load_ns = seen.planes.taps * dma_ns(target, P_MAX, elements, run, item)
+        # the first rows of a window, or all of several members' windows
+        return 0.0, load_ns, load_ns * (np.minimum(1, seen.rows.taps / extent) if self.pixels == 0 else 1), 0
 
-    def transposed(self, t: Table) -> Table:
-        """As `loaded`, for a tile that the Tensor Engine transposes, with its transposes: one for each place of a
-        window that taps see and each chunk of channels; or of gy alone."""
-        item, sides = self.geometry.itemsize, [(self.source, t["c"]), (gy_as_x(self.source), t["k"])]
-        t |= {"moved_ns": 0.0, "first_ns": 0.0, "raw_bytes": 0}
-        if self.pixels == GY_TRANSPOSED:  # windows of x come as they are in memory
-            (seen, _), *sides = sides
-            elements = t["gang"] * t["h"] * t["w"] * t["c"]
-            t["moved_ns"] = t["first_ns"] = seen.planes.taps * dma_ns(self.target, P_MAX, elements, t["w"], item)
-        found = list[tuple[Any, Any]]()
-        for seen, channels in sides:
-            taps, extent, width = (
-                seen.planes.taps,
-                window_of(seen.rows, t["rows"]),
-                window_of(seen.columns, t["columns"]),
-            )
-            high = np.minimum(seen.rows.size, window_of(seen.rows, t["rows"] * t["down"]))
-            wide = np.minimum(seen.columns.size, window_of(seen.columns, t["columns"] * t["across"]))
-            count = ceil(extent, spacing_of(seen.rows, t["rows"], seen.rows.taps))
-            count = count * ceil(width, spacing_of(seen.columns, t["columns"], seen.columns.taps, t["beside"]))
-            times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
-            parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
-            array_ns = times * count * transpose_ns(self.target, self.geometry)
-            # rows of windows in a piece, which are loaded together
-            lines = ceil(RUN_BYTES, wide * item)
-            pieces = np.where(t["is_apart"], 1, np.maximum(1, (2 * extent + lines) // (2 * lines)))
-            together, row = ceil(extent, pieces), t["planes"] * wide * item
-            run = np.where(pieces == 1, high, together) * wide
-            moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
-            found.append((array_ns, times * moved_ns))
-            t["first_ns"] = t["first_ns"] + taps * moved_ns / pieces
-            t["raw_bytes"] = t["raw_bytes"] + RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
-        t = self.buffered(t)
-        # tiles that fit SBUF for passes that share channels are transposed once
-        x_share = np.where(t["buffers"] >= t["tiles"], 1 / np.minimum(t["along_k"], t["passes"]), 1)
-        for (array_ns, moved_ns), share in zip(found[::-1], (1, x_share), strict=False):
-            t["array_ns"], t["moved_ns"] = t["array_ns"] + share * array_ns, t["moved_ns"] + share * moved_ns
-        return t
+    def _transposed(self, t: Table, seen: Geometry, channels: Any) -> tuple[Any, Any, Any, Any]:
+        """(ns of the Tensor Engine, of DMA, and of the first piece's load, bytes of loaded pieces) of a tile of an x
+        that the Tensor Engine transposes: a transpose for each place of a window that taps see and each chunk of
+        channels."""
+        rows, columns, taps, item = seen.rows, seen.columns, seen.planes.taps, self.geometry.itemsize
+        extent, width = window_of(rows, t["rows"]), window_of(columns, t["columns"])
+        high = np.minimum(rows.size, window_of(rows, t["rows"] * t["down"]))
+        wide = np.minimum(columns.size, window_of(columns, t["columns"] * t["across"]))
+        count = ceil(extent, spacing_of(rows, t["rows"], rows.taps))
+        count = count * ceil(width, spacing_of(columns, t["columns"], columns.taps, t["beside"]))
+        times = taps * ceil(t["gang"], np.maximum(1, P_MAX // channels)) * ceil(channels, P_MAX)
+        parts = np.minimum(P_MAX, taps * t["gang"] * channels / times)
+        # rows of windows in a piece, which are loaded together
+        lines = ceil(RUN_BYTES, wide * item)
+        pieces = np.where(t["is_apart"], 1, np.maximum(1, (2 * extent + lines) // (2 * lines)))
+        together, row = ceil(extent, pieces), t["planes"] * wide * item
+        run = np.where(pieces == 1, high, together) * wide
+        moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
+        raw_bytes = RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
+        array_ns = times * count * transpose_ns(self.target, self.geometry)
+        return array_ns, times * moved_ns, taps * moved_ns / pieces, raw_bytes
 
     def buffered(self, t: Table) -> Table:
         """The table with buffers: for two passes of tiles, for one or for two tiles if transposed, or as many as fit; 0
