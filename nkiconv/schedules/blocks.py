@@ -160,7 +160,7 @@ def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
             f"config exchanged=1, feature_group_count={geometry.groups}, stride={strides}: x and gy are exchanged "
             f"only with one group and stride 1; use 0"
         )
-    if bias and None in whole_taps(in_places(geometry, config)):
+    if bias and len(whole_taps(in_places(geometry, config))) < len(geometry.axes):
         return (
             "config exchanged=1, bias_gradient=True: sums of gy need a tap at which x sees all of gy, and there is "
             "none; use 0"
@@ -168,13 +168,14 @@ def exchange_unsupported(geometry: Geometry, config: Config, bias: bool) -> str:
     return ""
 
 
-def whole_taps(geometry: Geometry) -> list[int | None]:
-    """The first tap of planes, of rows and of columns at which outputs see all elements, or None."""
+def whole_taps(geometry: Geometry) -> list[int]:
+    """The first tap of planes, of rows and of columns at which outputs see all elements; fewer if an axis has none."""
     ends = [(axis, axis.size // axis.images, axis.out // axis.images) for axis in geometry.axes]
-    return [
-        next((tap for tap in range(axis.taps) if valid_range(axis, tap, 0, out)[2] == size), None)
+    seen = (
+        next((tap for tap in range(axis.taps) if valid_range(axis, tap, 0, out)[2] == size), -1)
         for axis, size, out in ends
-    ]
+    )
+    return [tap for tap in seen if tap >= 0]
 
 
 def has_lines(geometry: Geometry) -> bool:

@@ -272,14 +272,14 @@ def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: in
     every = product(range(geometry.groups), cut_at(len(cs), config.inputs), cut_at(len(ks), config.outputs))
     for group, c, k in every:
         accumulators, biases = _accumulators_of(geometry, config, group, some_of(ks, k), some_of(cs, c))
-        biases = biases if bias and (k if geometry.flipped else c)[0] == 0 else ()
-        if biases and len(accumulators) <= banks < len(accumulators) + len(biases):
+        if not bias or (k if geometry.flipped else c)[0] > 0:
+            biases = ()
+        if len(accumulators) <= banks < len(accumulators) + len(biases):
             found.append(biases)
         else:
-            accumulators = accumulators + biases
-        before = len(found[-1]) if found else banks
-        if len(ks) == 1 and len(cs) == 1 and before + len(accumulators) <= banks:
-            found[-1] = found[-1] + accumulators
+            accumulators += biases
+        if len(ks) == len(cs) == 1 and found and len(found[-1]) + len(accumulators) <= banks:
+            found[-1] += accumulators
         elif config.outputs * config.inputs > 1:
             found.append(accumulators)
         else:
@@ -294,7 +294,7 @@ def _accumulators_of(
     accumulators: list[Accumulator] = []
     biases: dict[Accumulator, None] = {}
     taps = list(product(range(geometry.planes.taps), *taps_of_banks(geometry)))
-    t0, r0, s0 = whole_taps(geometry) if geometry.flipped else (None, None, None)
+    home = whole_taps(geometry) if geometry.flipped else []
     parts = cut(len(cs), div_ceil(len(cs), config.side))
     for (first, count), beside in ks:
         k = first + group * (geometry.K // geometry.groups), count
@@ -303,8 +303,8 @@ def _accumulators_of(
             if index < chunks:
                 c = cs[at + index][0] + group * (geometry.C // geometry.groups), cs[at + index][1]
                 accumulators += [Accumulator(k, c, t, r, s, beside, part) for t, r, s in taps]
-                if t0 is not None and r0 is not None and s0 is not None:
-                    biases[Accumulator((0, 1), c, t0, (r0, 1), (s0, 1), 1, part, True)] = None
+                if len(home) == len(geometry.axes):
+                    biases[Accumulator((0, 1), c, home[0], (home[1], 1), (home[2], 1), 1, part, True)] = None
         if not geometry.flipped:
             biases[Accumulator(k, (0, 1), -1, (0, 1), (0, 1), beside, 0, True)] = None
     return tuple(accumulators), tuple(biases)

@@ -20,8 +20,10 @@ from .algorithm import Algorithm, Guess, Shape, once
 class ByBound(Algorithm):
     """An algorithm defined by `candidates`, its settings with their bounds."""
 
-    #: its settings; numbers of candidates of the least bound that a search, and a wide one, starts from
+    #: its settings; what builds their schedule, and says why not; numbers of candidates of the least bound that a
+    #: search, and a wide one, starts from
     settings: type[Any]
+    build: Callable[..., tuple[Any, str]]
     starts = 8, 32
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
@@ -46,11 +48,14 @@ class ByBound(Algorithm):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         return [one.config for one in self.candidates(shape, None, self.starts[wide])] or [None]
 
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return self.build(shape.geometry, self.complete(shape, config), shape.options)[0]
+
 
 class Blocks(ByBound):
     """A partition has a block of gy with its window of x."""
 
-    settings, starts = BlocksSettings, (10, 40)
+    settings, build, starts = BlocksSettings, staticmethod(build), (10, 40)
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
         if config_unsupported(shape.geometry, config, shape.options):
@@ -69,9 +74,6 @@ class Blocks(ByBound):
         columns = [one for one in _around(now["columns"], Q) if columns_beside(geometry, now["beside"]) <= one <= Q]
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
-    def completed(self, shape: Shape, config: Config) -> Any:
-        return build(shape.geometry, self.complete(shape, config), shape.options)[0]
-
 
 def _around(now: int, whole: int) -> list[int]:
     """Neighbours of an extent: two below and two above among EXTENTS, and the whole."""
@@ -83,7 +85,7 @@ def _around(now: int, whole: int) -> list[int]:
 class Diagonals(ByBound):
     """Sums of all pairs of a block of gy and its window of x, from which diagonals are gathered."""
 
-    settings = DiagonalsSettings
+    settings, build = DiagonalsSettings, staticmethod(build_diagonals)
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
         found = diagonals_candidates.candidates(shape.target, shape.geometry, config, count)
@@ -95,9 +97,6 @@ class Diagonals(ByBound):
             return []
         sizes = {name: now[name] for name in ("groups", "down", "across")}
         return list(DiagonalsSettings.near(config, sizes))
-
-    def completed(self, shape: Shape, config: Config) -> Any:
-        return build_diagonals(shape.geometry, self.complete(shape, config), shape.options)[0]
 
 
 class Skewed(ByBound):
