@@ -27,6 +27,9 @@ FUNCTIONS = {
     "sigmoid": nl.sigmoid,
 }
 
+#: Parts of bf16 that hold all bits of a bias in fp32.
+BIAS_PARTS = 3
+
 
 def read_epilogue(activation, bias, residual, residual_position, y_itemsize, chunks="x", norm=None):
     """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue. chunks: letters of the
@@ -63,6 +66,25 @@ def load_bias_rows(bias_hbm, k0, kn, times=1):
     bias_sbuf = nl.ndarray((P_MAX, times * kn), dtype=nl.float32, buffer=nl.sbuf)
     load(bias_sbuf, bias_hbm, [[0, P_MAX], [0, times], [1, kn]], k0)
     return bias_sbuf
+
+
+def bias_in_parts(left_sbuf):
+    """A bias fp32 in SBUF as three rows of bf16 that add up to it, [3, channels], for matmuls with ones; None for
+    None."""
+    if left_sbuf is None:
+        return None
+    parts_sbuf = nl.ndarray((BIAS_PARTS, size_of(left_sbuf.shape)), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for part in range(BIAS_PARTS):
+        part_sbuf = nl.ndarray(left_sbuf.shape, dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=part_sbuf, src=left_sbuf, engine=nisa.engine.gpsimd)
+        copy(parts_sbuf[part : part + 1], part_sbuf)
+        if part + 1 < BIAS_PARTS:
+            rest_sbuf = nl.ndarray(left_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(
+                dst=rest_sbuf, data1=left_sbuf, data2=part_sbuf, op=nl.subtract, engine=nisa.engine.gpsimd
+            )
+            left_sbuf = rest_sbuf
+    return parts_sbuf
 
 
 def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None, adder=None, row=0):

@@ -14,7 +14,7 @@ from .geometry import Geometry, filter_rows, is_transposed, num_phases, num_taps
 from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
-from .pixel_tiles import PixelSchedule, blocks_of, window_shape
+from .pixel_tiles import PixelSchedule, adds_bias_by_ones, blocks_of, window_shape
 from .prices import (
     READERS,
     matmul_ns,
@@ -25,6 +25,7 @@ from .prices import (
     transpose_ns,
     transposed_ns,
 )
+from .prices import read_ns as evacuated_ns
 from .tiles import P_MAX, PARTS, cut, div_ceil, share, some_of
 from .volume_rows import RowSchedule, moves_of, num_written, segment_rows
 from .windows import WindowSchedule
@@ -116,15 +117,22 @@ class Bound:
             if plan.packs:
                 transposes = int(taps) * source.fold * div_ceil(kn, P_MAX)
             array_ns += self.transposes_ns(transposes)
-            moved_ns += self.moved_ns(kn * geometry.C * num_taps(geometry), kn)
+            own_ns = self.moved_ns(kn * geometry.C * num_taps(geometry), kn)
+            transposes = len(plan.k_tiles) if plan.way == "dma" else 0
+            moved_ns += max(own_ns, transposes * self.target.hwdge_again_ns)
         array_ns += moved_ns
+        by_ones = adds_bias_by_ones(geometry, self.options, plan)
+        apart, taps = self.options.epilogue.bias and not by_ones, taps + by_ones
         kinds = Counter((plan.batches[one.batch][1], one.out_tile.zn, one.out_tile.pn, one.out_tile.qn) for one in mine)
         for (kn, *extents), times in kinds.items():
             tile = Outputs(*(size for extent in extents for size in (0, extent)))
             tiles, parts = times * len(blocks_of(sizes, tile)) * sizes.side, cut(kn * source.fold, plan.most_k)
             sums_ns += sum(self.matmuls_ns(tiles * taps, columns) for _, columns in parts)
             streamed_ns += tiles * taps * kn * source.fold * matmul_rates(self.target, geometry)[0]
-            read_ns += tiles * kn * source.fold * self.target.vector_ns / READERS
+            if apart or self.options.residual:
+                read_ns += tiles * evacuated_ns(self.target, self.options, 1, kn * source.fold, apart)
+            else:
+                read_ns += tiles * kn * source.fold * self.target.vector_ns / READERS
             y = tile.zn * tile.pn * tile.qn * source.fold * kn
             moved_ns += times * self.window_ns(tile) + self.moved_ns(times * y, kn * sizes.side)
         if streamed_ns * self.target.half_rate < self.target.window_work * sums_ns:

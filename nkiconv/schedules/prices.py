@@ -113,12 +113,13 @@ def total_ns(
     return begin_ns + overlapped_ns(array_ns, *others, exposed=exposed) + end_ns
 
 
-def read_ns(target: Target, options: Options, banks: float, elements: float) -> float:
-    """ns to evacuate so many elements a partition of so many banks, by Vector and Scalar, or by one of them."""
+def read_ns(target: Target, options: Options, banks: float, elements: float, apart: bool = False) -> float:
+    """ns to evacuate so many elements a partition of so many banks, by Vector and Scalar, or by one of them. apart:
+    whether Vector adds a bias by itself."""
     vector = elements * target.vector_ns + banks * target.vector_fixed_psum_ns
     scalar = elements * target.scalar_ns + banks * target.scalar_fixed_psum_ns
-    if options.residual:
-        return vector
+    if adds := apart + options.residual:
+        return max(adds * vector, scalar if options.epilogue.activation else 0.0)
     return vector * scalar / (vector + scalar) if either_reads(options.epilogue, options.strict_nonfinite) else scalar
 
 

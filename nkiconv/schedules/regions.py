@@ -15,8 +15,15 @@ from .geometry import Geometry, plane_pieces
 from .planes import channel_pieces, is_by_plane, sources_of, taps_inside, window_channels
 
 Pattern = list[list[int]]
+#: Tiles of residuals in turn, so that loads of much later ones do not delay x: at most, at least, elements of all.
+RESIDUALS, RESIDUALS_LEAST, RESIDUAL_ELEMENTS = 8, 2, 8192
 #: (first, pattern, offset), and for x whether it is in the frames' tensor
 Region = tuple[Any, ...]
+
+
+def residuals_in_turn(elements: int) -> int:
+    """Tiles of a circular buffer for residuals of so many elements a partition."""
+    return max(RESIDUALS_LEAST, min(RESIDUALS, RESIDUAL_ELEMENTS // elements))
 
 
 def offset_at(strides: Sequence[int], first: Sequence[int]) -> int:

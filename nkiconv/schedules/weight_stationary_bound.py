@@ -147,6 +147,7 @@ class Bound:
                 taps, apart = self.shift.T, min(self.shift.T, self.shift.sums.lhs_dilation)
                 sums_ns = apart * n * target.vector_fixed_psum_ns + size_of(blocks[:2]) * lane[2].yn * target.vector_ns
                 read = sums_ns * (taps / apart - (apart == 1) if taps > apart else 1 / READERS)
+                read += read_ns(target, self.options, n, size) if self.options.residual and taps > apart else 0.0
             # rows that are stored together are then copied to their places
             copied = n * target.vector_fixed_ns + times * size * target.vector_4x_ns
             each.read += row_tiles * (read + (0 if self.by_pixels else together - 1) * copied / READERS)

@@ -27,6 +27,7 @@ from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
 from nkiconv import cases
+from nkiconv._nki import nl
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.schedules.conv_algorithms import ALGORITHMS
@@ -289,6 +290,21 @@ def test_relu_keeps_nan(bias, strict):
     assert np.isnan(expected).any()
     for lnc in cores():
         np.testing.assert_array_equal(run(x, w, problem, lnc, **more), expected)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_bias_by_ones_keeps_all_bits(residual):
+    """The Tensor Engine adds a bias of fp32 to few products; Vector adds the residual alone."""
+    problem = ConvProblem(N=1, C=40, H=9, W=14, K=200, S=1, layout="NHWC")
+    (x, w), rng = integers(np.random.default_rng(7), problem), np.random.default_rng(8)
+    more = {"bias": rng.standard_normal(200).astype(np.float32), "out_dtype": nl.float32, "config": config_of(PIXELS)}
+    if residual:
+        more["residual"] = np.zeros(problem.output_shape, np.float32)
+    for lnc in cores():
+        y = run(np.zeros_like(x), w, problem, lnc, **more)
+        np.testing.assert_array_equal(y, np.broadcast_to(more["bias"], y.shape))
+    ones = [one for one in trace(problem, **more).instructions if one.op == "nc_matmul" and one.reads[0].shape[0] == 3]
+    assert len(ones) > 0
 
 
 PADDING = ((1, 2), (0, 1))

@@ -3,15 +3,19 @@
 `schedules.regions` defines a region.
 """
 
+import itertools
+
 from ..._nki import nisa, nl
 from ...schedules.geometry import filter_rows, num_taps
 from ...schedules.regions import offset_at as offset_at
 from ...schedules.regions import pattern_of as pattern_of
 from ...schedules.regions import region_at as region_at
-from ...schedules.tiles import div_ceil, picked
+from ...schedules.regions import residuals_in_turn
+from ...schedules.tiles import div_ceil, picked, size_of
 from .._dma import copy, copy_moved, load, load_transposed, spot
 from .._dma import load_region as load_region
 from .call import scale_residual
+from .filter_feed import tiles_in_turn
 
 
 def load_regions(tile, hbm, regions, moved=None, transposes=False):
@@ -34,12 +38,19 @@ def store_regions(hbm, tile, regions, moved=None):
             copy_moved(dst, spot(tile, one[0], one[1]), tile.dtype != hbm.dtype)
 
 
-def residual_of(operands, shape, regions, ragged=None, transposes=False):
+def residual_of(operands, shape, regions, ragged=None, transposes=False, turns=None):
     """The residual in these regions of a tile times beta, fp32 if beta is not 1; or None. ragged: None, or an index of
-    the tile with all elements outside of the regions, which are zeros; transposes: as in `load_regions`."""
+    the tile with all elements outside of the regions, which are zeros; transposes: as in `load_regions`; turns: None,
+    or iterators over a circular buffer by the shape of its tiles, made here."""
     if operands.residual == None:
         return None
-    residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    if turns is None:
+        residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
+    else:
+        if shape not in turns:
+            count = residuals_in_turn(size_of(shape[1:]))
+            turns[shape] = itertools.cycle(tiles_in_turn(count, shape, operands.residual.dtype))
+        residual_sbuf = next(turns[shape])
     if ragged != None:
         nisa.memset(dst=residual_sbuf[ragged], value=0.0, engine=nisa.engine.gpsimd)
     load_regions(residual_sbuf, operands.residual, regions, operands.moved, transposes)

@@ -7,6 +7,7 @@ stored in runs of K elements, or of several pixels' K. Rows of y of volumes (NCD
 columns of the Tensor Engine, which transposes the results. Padding is stored as zeros, so that each tap sees all
 pixels. With lhs_dilation a block's rows are lhs_dilation apart, and so are the pixels of a tile if that divides `side`:
 all of them see elements of x at the same taps, and zeros at the others, which are neither stored nor multiplied.
+The Tensor Engine adds the bias of NHWC where products are few, in parts of bf16, so that an infinite one makes NaN.
 
     | y      | stationary               | K (partitions)         | M (columns)   | N             | evacuation   |
     |--------|--------------------------|------------------------|---------------|---------------|--------------|

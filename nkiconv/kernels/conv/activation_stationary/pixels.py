@@ -13,6 +13,7 @@ from ...._nki import nisa, nl
 from ....schedules.geometry import is_transposed
 from ....schedules.pixel_tiles import (
     Block,
+    adds_bias_by_ones,
     blocks_of,
     inside,
     load_parts,
@@ -23,7 +24,9 @@ from ....schedules.pixel_tiles import (
     window_shape,
 )
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil, size_of
-from ..._dma import copy
+from ..._dma import copy, load
+from ..._epilogue import BIAS_PARTS, bias_in_parts
+from ..._masks import constant
 from ..._prologue import load_x
 from ..._warm import warm_up
 from ..regions import around, clear_window, offset_at, residual_of, store_regions
@@ -59,6 +62,23 @@ class PixelCore(Core):
     residual and of a norm's input, for the block whose banks are being evacuated."""
 
     leaving: Any = None
+    bias_parts: Any = None
+    ones_sbuf: Any = None
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.turns = {}
+        if adds_bias_by_ones(self.geometry, self.options, self.plan):
+            self.ones_sbuf = constant((BIAS_PARTS, nl.tile_size.pmax), nl.bfloat16, 1.0)
+
+    def load_bias(self, k0, kn, fold=1):
+        """As Core's; or in parts, for matmuls with ones."""
+        if self.ones_sbuf is None:
+            super().load_bias(k0, kn, fold)
+            return
+        bias_sbuf = nl.ndarray((1, fold * kn), dtype=nl.float32, buffer=nl.sbuf)
+        load(bias_sbuf, self.operands.bias, [[0, 1], [0, fold], [1, kn]], k0)
+        self.bias_parts = bias_in_parts(bias_sbuf)
 
     def tiles(self, items):
         """Output tiles of items; x of the next one is loaded before one is computed."""
@@ -208,6 +228,11 @@ class PixelCore(Core):
                             x = self.pixels_at(out_tile, windows[k_tile], bank, tile, k_tile, tap)
                             dst = bank.psum[:, tile]
                             yield dst, x, moving, k_tile > 0 or tap != seen[0]
+            if self.ones_sbuf is not None and k_tile + 1 == len(self.plan.k_tiles):
+                for bank in banks:
+                    ones, parts = self.ones_sbuf[:, 0 : bank.psum.shape[0]], self.bias_parts
+                    for tile in range(bank.tn):
+                        yield bank.psum[:, tile], ones, parts[:, bank.k0 : bank.k0 + bank.kn], True
 
         def leave():
             for bank in banks:
@@ -246,7 +271,7 @@ class PixelCore(Core):
         if self.leaving is None:
             shape = (pixels_of(bank.block), *([side, columns] if fold == 1 else [fold, side * columns]))
             y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-            residual_sbuf, kept_sbuf = residual_of(operands, shape, regions), None
+            residual_sbuf, kept_sbuf = residual_of(operands, shape, regions, turns=self.turns), None
             if operands.kept is not None:
                 kept_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
             self.leaving = y_sbuf, residual_sbuf, kept_sbuf

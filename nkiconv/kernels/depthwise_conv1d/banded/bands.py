@@ -27,9 +27,6 @@ from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 from ..tensors import move_free
 
-#: Parts of bf16 that hold all bits of a bias in fp32.
-BIAS_PARTS = 3
-
 
 @dataclass
 class Filters:
@@ -178,23 +175,3 @@ def load_bias(run):
     bias_sbuf = nl.ndarray((lines, length, 1), dtype=nl.float32, buffer=nl.sbuf)
     move_free(bias_sbuf, run.tensors.bias, ChannelBlock(g0 * A, run.filters.end - g0 * A, length), 0)
     return bias_sbuf
-
-
-def bias_in_parts(left_sbuf):
-    """A bias as three rows of bf16 that add up to it, [3, channels] in SBUF, for matmuls with ones; None without a
-    bias. After the zeros of the first filters and bands, which also wait for GpSimd."""
-    if left_sbuf is None:
-        return None
-    lines, length, _ = left_sbuf.shape
-    parts_sbuf = nl.ndarray((BIAS_PARTS, lines * length), dtype=nl.bfloat16, buffer=nl.sbuf)
-    for part in range(BIAS_PARTS):
-        part_sbuf = nl.ndarray(left_sbuf.shape, dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=part_sbuf, src=left_sbuf, engine=nisa.engine.gpsimd)
-        copy(parts_sbuf[part : part + 1], part_sbuf)
-        if part + 1 < BIAS_PARTS:
-            rest_sbuf = nl.ndarray(left_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(
-                dst=rest_sbuf, data1=left_sbuf, data2=part_sbuf, op=nl.subtract, engine=nisa.engine.gpsimd
-            )
-            left_sbuf = rest_sbuf
-    return parts_sbuf

@@ -40,16 +40,15 @@ from ....schedules.depthwise import RowGeometry
 from ....schedules.options import Epilogue
 from ....schedules.tiles import whole_words
 from ..._engines import Ledger, new_ledger
+from ..._epilogue import BIAS_PARTS, bias_in_parts
 from ..._masks import constant, select_ones
 from ..._prologue import finish_gates
 from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ..geometry import parts_of_core
 from ..tensors import RowTensors
 from .bands import (
-    BIAS_PARTS,
     Filters,
     band_queue,
-    bias_in_parts,
     ensure_filters,
     load_bias,
     prefetch_bands,
@@ -175,6 +174,7 @@ def start_work(run):
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
+    # after the zeros of the first filters and bands, which also wait for GpSimd
     run.bias = bias_in_parts(bias_sbuf)
     if bias_sbuf is not None:
         run.ones = constant((BIAS_PARTS, 1), nl.bfloat16, 1.0)
