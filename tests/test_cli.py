@@ -123,7 +123,8 @@ def test_what_is_kept_is_listed(plans):
     assert f"0 files in {plans}" in " ".join(run("cache", "list", width=300).stdout.split())
     assert run("cache", "clear").stdout.startswith("deleted 0 files (0 B)")
     found, request = plan(PROBLEM), Request(problem=PROBLEM.replace(N=2), asked=Asked(bias=True, activation="silu"))
-    cache.store_estimate(request, entry.answer(request, quick=True))
+    quick = entry.answer(request, quick=True)
+    cache.store(request, cache.Estimate(quick.algorithm, quick.config))
     (plans / ("0" * 32 + ".json")).write_text("{")
     (plans / "mine.json").write_text("{}")
     rows = json.loads(run("cache", "list", "--json").stdout)["rows"]

@@ -145,12 +145,12 @@ def test_users_without_a_directory_have_plans_and_a_warning(tmp_path, monkeypatc
 
 def test_an_estimate_that_was_edited_is_made_again(plans):
     request = Request(problem=PROBLEM)
-    cache.store_estimate(request, cache.Estimate("banded", (("block", 8),)))
+    cache.store(request, cache.Estimate("banded", (("block", 8),)))
     file = the_file(plans)
     file.write_text(file.read_text().replace("banded", "fft"))
     cache.forget()
     with pytest.warns(cache.CacheWarning, match="was changed"):
-        assert cache.load_estimate(request) is None
+        assert cache.load(request, cache.Estimate) is None
 
 
 def test_a_plan_that_is_tuned_during_a_search_stays(plans, monkeypatch):

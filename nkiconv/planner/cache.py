@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -111,32 +111,19 @@ def path(wanted: dict[str, Any]) -> Path:
     return directory() / f"{_sha256(wanted)[:32]}.json"
 
 
-def load(request: Request) -> Plan | None:
-    """The plan kept for a request, or None."""
-    return _load(key(request), "plan", lambda kept: dataclasses.replace(Plan.from_dict(kept), cached=True))
+def _place(request: Request, kind: str) -> tuple[dict[str, Any], Path]:
+    """(key, file) of a request's plan or estimate. Raises RuntimeError: no directory is known."""
+    wanted = key(request) if kind == "plan" else {**key(request), "effort": kind}
+    return wanted, path(wanted)
 
 
-def store(request: Request, plan: Plan) -> None:
-    """Keep a plan."""
-    _store(key(request), "plan", plan.as_dict(), dataclasses.replace(plan, cached=True))
-
-
-def load_estimate(request: Request) -> Estimate | None:
-    """The estimate kept for a request, or None."""
-    return _load({**key(request), "effort": "estimate"}, "estimate", Estimate.from_dict)
-
-
-def store_estimate(request: Request, estimate: Estimate) -> None:
-    """Keep an estimate."""
-    _store({**key(request), "effort": "estimate"}, "estimate", estimate.as_dict(), estimate)
-
-
-def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Kept | None:
-    """The plan or estimate under a key; None without one, and with a warning if its file cannot be used."""
+def load(request: Request, of: type[Kept]) -> Kept | None:
+    """The plan or estimate kept for a request; None without one, and with a warning if its file cannot be used."""
+    kind = of.__name__.lower()
     try:
-        file = path(wanted)
+        wanted, file = _place(request, kind)
     except RuntimeError:
-        return None  # `_store` warns
+        return None  # `store` warns
     if file in _memory:
         return _memory[file]  # type: ignore[return-value]  # under a plan's key there are plans
     again = f"the {kind} is searched for again"
@@ -147,9 +134,7 @@ def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Ke
         elif document.get("sha256") != _sha256(document.get(kind)):
             _warn(f"{file}: was changed after nkiconv wrote it; it is ignored, and {again}")
         else:
-            found = parse(document.get(kind))
-            _remember(file, found)
-            return found
+            return _remember(file, of.from_dict(document.get(kind)))
     except (FileNotFoundError, NotADirectoryError):
         pass
     except FileFormatError as error:
@@ -159,14 +144,16 @@ def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Ke
     return None
 
 
-def _store(wanted: dict[str, Any], kind: str, document: dict[str, Any], kept: Plan | Estimate) -> None:
+def store(request: Request, found: Kept) -> None:
+    """Keep a plan or an estimate."""
+    kind = type(found).__name__.lower()
     try:
-        file = path(wanted)
+        wanted, file = _place(request, kind)
     except RuntimeError as error:
         _warn(f"the {kind} is not kept ({error}); set {VARIABLE} to a directory that can be written")
         return
-    _remember(file, kept)
-    document = json.loads(json.dumps(document))
+    _remember(file, found)
+    document = json.loads(json.dumps(found.as_dict()))
     text = json.dumps({"key": wanted, kind: document, "sha256": _sha256(document)}, indent=1)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -232,10 +219,13 @@ def forget() -> None:
     _memory.clear()
 
 
-def _remember(file: Path, kept: Plan | Estimate) -> None:
+def _remember(file: Path, found: Kept) -> Kept:
+    """The plan or estimate as it is kept in memory from now on."""
+    kept = dataclasses.replace(found, cached=True) if isinstance(found, Plan) else found
     _memory[file] = kept
     while len(_memory) > IN_MEMORY:
         del _memory[next(iter(_memory))]
+    return kept
 
 
 def _check_regular(file: Path) -> None:
@@ -261,4 +251,4 @@ def _reason(error: Exception) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, CacheWarning, stacklevel=5)
+    warnings.warn(message, CacheWarning, stacklevel=4)

@@ -95,7 +95,8 @@ class Field:
         if algorithm != chosen[0] and chosen[0] in self.algorithms:
             return f"rounds otherwise than {chosen[0]}, which chunks of this video take; name it in algorithms"
         own = dict(self.operation.complete(algorithm, self.shape, config) or ())
-        for name, value in self.operation.stream_order(algorithm, self.shape) or ():
+        first = self.operation.chunk_config(algorithm, self.shape)
+        for name, value in self.operation.ordered(algorithm, first) or ():
             if own.get(name) != value:
                 return f"config {name}={own.get(name)}: rounds otherwise than {name}={value}, which chunks take"
         return ""

@@ -147,7 +147,7 @@ def _is_better(kept: Plan, found: Plan) -> bool:
 
 def _kept(request: Request) -> Plan | None:
     """The cached plan if its `robust` is the request's, or by default; any tuned plan if the request names none."""
-    kept = cache.load(request)
+    kept = cache.load(request, Plan)
     if kept is None or (request.robust is None and kept.effort == TUNED):
         return kept
     return kept if kept.robust == (DEFAULT if request.robust is None else request.robust) else None

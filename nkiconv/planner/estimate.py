@@ -20,7 +20,7 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
 
     Raises UnsupportedError: no algorithm runs it; with the reason of each. PlanningError: as `plan`.
     """
-    kept = cache.load_estimate(request) if use_cache else None
+    kept = cache.load(request, Estimate) if use_cache else None
     if kept is not None:
         return kept
     found = chosen(request)
@@ -34,7 +34,7 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
             raise_all("no algorithm runs this problem", errors)
         found = Estimate(runs[0], operation.complete(runs[0], shape, None))
     if use_cache:
-        cache.store_estimate(request, found)
+        cache.store(request, found)
     return found
 
 
@@ -57,4 +57,4 @@ def completed(request: Request, algorithm: str | None, config: Config) -> tuple[
 
 def known(request: Request) -> Plan | Estimate:
     """The plan or estimate of a call on the host: the cached plan, else the shipped one, else an estimate."""
-    return cache.load(request) or shipped.known(request) or estimate(request)
+    return cache.load(request, Plan) or shipped.known(request) or estimate(request)

@@ -198,7 +198,7 @@ class Operation(ABC):
         first, *others = shape.chunks
         orders: dict[Choice, Guess] = {}
         for name, guess in sorted(self.near_least(first, self.algorithms), key=lambda one: one[1].ns):
-            orders.setdefault((name, self._ordered(name, guess.config)), guess)
+            orders.setdefault((name, self.ordered(name, guess.config)), guess)
 
         def product_ns(order: Choice) -> float:
             guesses = [orders[order], *(self.known[order[0]].guess(one, order[1]) for one in others)]
@@ -209,16 +209,12 @@ class Operation(ABC):
         best = min(orders, key=product_ns) if len(orders) > 1 else next(iter(orders))
         return best[0], orders[best].config
 
-    def stream_order(self, algorithm: str, shape: Shape) -> Config:
-        """The settings of an algorithm that all chunks of a video share; () if it is no video."""
-        return self._ordered(algorithm, self._chunk_config(algorithm, shape))
-
-    def _ordered(self, algorithm: str, config: Config) -> Config:
+    def ordered(self, algorithm: str, config: Config) -> Config:
         """The settings of a config that decide the order of sums."""
         return tuple((name, value) for name, value in config or () if name in self.known[algorithm].order)
 
-    def _chunk_config(self, algorithm: str, shape: Shape) -> Config:
-        """All settings of an algorithm for the first chunk."""
+    def chunk_config(self, algorithm: str, shape: Shape) -> Config:
+        """All settings of an algorithm for the first chunk of a video; None if it is no video."""
         best = self.stream_choice(shape)
         if best is None or best[0] == algorithm:
             return best and best[1]
@@ -227,8 +223,9 @@ class Operation(ABC):
     def _stream_settings(self, algorithm: str, shape: Shape) -> Config:
         """All settings in a video's order of sums: the others are the best, or if these do not fit the first chunk's;
         None if the kernel refuses both, or the algorithm has only one order."""
-        own = self.stream_order(algorithm, shape)
-        tried = (self.known[algorithm].complete(shape, own), self._chunk_config(algorithm, shape)) if own else ()
+        first = self.chunk_config(algorithm, shape)
+        own = self.ordered(algorithm, first)
+        tried = (self.known[algorithm].complete(shape, own), first) if own else ()
         return next((one for one in tried if not self.kernel_reason(algorithm, shape, one)), None)
 
 

@@ -77,7 +77,7 @@ def test_a_plan_in_the_cache_needs_no_search_and_no_process(launches, searched, 
     call, arguments, _ = CALLS["conv2d"]
     call(*arguments)
     [request] = searched
-    kept = cache.load(request)
+    kept = cache.load(request, cache.Plan)
     # not the plan that is found where any algorithm may be
     narrowed = Request(**{**vars(request), "algorithms": ("implicit_gemm",)})
     other = child.search(narrowed, wide=False, advance=lambda *told: None)
