@@ -27,7 +27,7 @@ def the_file(plans):
 def test_a_plan_comes_back_from_disk_and_from_memory(plans, monkeypatch):
     first = plan(PROBLEM)
     assert not first.cached
-    assert the_file(plans) == cache.path(cache.key(Request(problem=PROBLEM)))
+    assert the_file(plans) == cache.directory() / cache.named(Request(problem=PROBLEM), "plan")[1]
     monkeypatch.setattr(entry, "search", no_search)
     for forget in (False, True):
         if forget:

@@ -106,22 +106,19 @@ def _sha256(document: Any) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def path(wanted: dict[str, Any]) -> Path:
-    """The file of a key."""
-    return directory() / f"{_sha256(wanted)[:32]}.json"
-
-
-def _place(request: Request, kind: str) -> tuple[dict[str, Any], Path]:
-    """(key, file) of a request's plan or estimate. Raises RuntimeError: no directory is known."""
+@functools.lru_cache(maxsize=IN_MEMORY)
+def named(request: Request, kind: str) -> tuple[dict[str, Any], str]:
+    """(key, name of the file) of a request's plan or estimate."""
     wanted = key(request) if kind == "plan" else {**key(request), "effort": kind}
-    return wanted, path(wanted)
+    return wanted, f"{_sha256(wanted)[:32]}.json"
 
 
 def load(request: Request, of: type[Kept]) -> Kept | None:
     """The plan or estimate kept for a request; None without one, and with a warning if its file cannot be used."""
     kind = of.__name__.lower()
+    wanted, name = named(request, kind)
     try:
-        wanted, file = _place(request, kind)
+        file = directory() / name
     except RuntimeError:
         return None  # `store` warns
     if file in _memory:
@@ -147,8 +144,9 @@ def load(request: Request, of: type[Kept]) -> Kept | None:
 def store(request: Request, found: Kept) -> None:
     """Keep a plan or an estimate."""
     kind = type(found).__name__.lower()
+    wanted, name = named(request, kind)
     try:
-        wanted, file = _place(request, kind)
+        file = directory() / name
     except RuntimeError as error:
         _warn(f"the {kind} is not kept ({error}); set {VARIABLE} to a directory that can be written")
         return
