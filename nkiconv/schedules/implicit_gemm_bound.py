@@ -153,8 +153,6 @@ class Bound:
         run = self.taps * (channels if geometry.w_strides[1] == self.taps else 1)
         if by_input(geometry, m_tile):
             parts, channels, run = m_tile.k_tiles[0].cn, m_tile.kn, m_tile.kn * self.taps
-        elif geometry.w_strides[3] != 1:  # single elements: channels lie between taps
-            run = 1
         return self.moved_ns(parts, parts * channels * self.taps, run)
 
     def filters_there_ns(self, m_tile: MTile) -> float:

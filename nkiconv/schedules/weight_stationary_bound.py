@@ -30,7 +30,7 @@ from .prices import (
     transposed_ns,
 )
 from .settings import WARM_UP_MAX
-from .stacked_schedule import FILTER_PARTS, Stack, loads_by_input, reversed_rows, runs_of, tile_bytes
+from .stacked_schedule import Stack, loads_by_input, reversed_rows, runs_of, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
 
@@ -43,22 +43,19 @@ class Work(NamedTuple):
 
 
 class Filters(NamedTuple):
-    """ns of DMA; of transposes by the Tensor Engine, and their share before the first sums; of Vector and Scalar before
-    the first sums, and later; before the last of the first loads; of triggers."""
+    """ns of DMA; of transposes by the Tensor Engine; of Vector and Scalar; before the last of the first loads; of
+    triggers."""
 
     moved: float
     transposed: float = 0.0
-    first: float = 1.0
     placed: float = 0.0
-    later: float = 0.0
     waits: float = 0.0
     issued: float = 0.0
 
     @property
     def busy(self) -> Busy:
         """The Busy of all of them."""
-        read = (self.placed + self.later) / READERS
-        return Busy(self.transposed, self.transposed, read, dma=self.moved, issued=self.issued)
+        return Busy(self.transposed, self.transposed, self.placed / READERS, dma=self.moved, issued=self.issued)
 
 
 class Bound:
@@ -99,15 +96,14 @@ class Bound:
     def ns(self) -> float:
         """ns from the first DMA to the last."""
         target, filters, last = self.target, self.filters, self.last
-        made_ns = filters.first * filters.transposed
-        begin_ns = array_end_ns(target, self.there_ns, made_ns) + filters.placed
+        begin_ns = array_end_ns(target, self.there_ns, filters.transposed) + filters.placed
         if filters.transposed:
             begin_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
         # x of a bank and K tile; else all x of an output tile is loaded before
         parts = self.first.banks if self.schedule.pack or self.schedule.gathers else 1
         begin_ns = max(begin_ns, self.there_ns + self.first.once.dma / (parts * len(self.schedule.k_tiles)))
         busy = Busy(**vars(self.busy))
-        busy.add(Busy(-made_ns, -made_ns))
+        busy.add(Busy(-filters.transposed, -filters.transposed))
         together = self.stack.V if self.stack else 1  # banks that are stored together
         end_ns = last_store_ns(target) + (last.each.read + last.each.dma) * together / last.banks
         exposed = EXPOSED if self.shift is None else SHIFTED
@@ -170,8 +166,7 @@ class Bound:
         if self.stack is not None:
             every = self.stack.lanes_of(lanes[0])
             return sum(
-                self.loaded_ns(lane, lane[1].xn, one.parts, one.G == 1 and one.whole >= 0, len(one.places))
-                for one, lane in every
+                self.loaded_ns(lane, lane[1].xn, one.parts, one.G == 1 and one.whole >= 0) for one, lane in every
             )
         geometry, schedule, (z, p, q) = self.geometry, self.schedule, lanes[0]
         k_tiles, (_, each, _, loads) = len(schedule.k_tiles), schedule.k_tiles[-1]
@@ -184,16 +179,13 @@ class Bound:
             return k_tiles * loads * transposed_ns(self.target, each, z.xn * rows * columns, max(1, columns), item)
         return k_tiles * self.loaded_ns(lanes[0], rows, parts, True)
 
-    def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool, places: int = 1) -> float:
-        """ns of DMA for `rows` rows of x of a lane on `parts` partitions, in one of so many places; together: whole
-        rows in one run."""
+    def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool) -> float:
+        """ns of DMA for `rows` rows of x of a lane on `parts` partitions; together: whole rows in one run."""
         geometry, (z, p, q) = self.geometry, lane
         columns = min(q.xn, geometry.columns.size)
         whole = together and columns == geometry.columns.size == geometry.x_strides[2]
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
-        return moved_ns(
-            self.target, parts * z.xn * rows * columns, run, min(P_MAX, parts * places), geometry.hbm_itemsize
-        )
+        return moved_ns(self.target, parts * z.xn * rows * columns, run, parts, geometry.hbm_itemsize)
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int) -> float:
         """ns of DMA for an M tile's results of an output tile, and for the residual."""
@@ -220,13 +212,8 @@ def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tup
     if schedule.stack is not None:
         if schedule.stack.diagonal:
             return _toeplitz(target, geometry, schedule.stack)
-        every = [_stacked(target, one.geometry, one) for one in schedule.stack.every]
-        return every[0]._replace(
-            **{
-                name: sum(getattr(one, name) for one in every)
-                for name in ("moved", "transposed", "placed", "waits", "issued")
-            }
-        )
+        every = (_stacked(target, one.geometry, one) for one in schedule.stack.every)
+        return Filters(*map(sum, zip(*every, strict=True)))
     if schedule.shift is not None:
         return _packed(target, geometry, schedule, schedule.shift)
     if schedule.gathers:
@@ -243,13 +230,9 @@ def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     slots, straight = stack.filter_slots, stack.filters == "straight"
     moved = filters_moved_ns(target, geometry, stack.kn, stack.U, straight, stack.fits_window)
     transposed = stack.num_filters * slots * transpose_ns(target, geometry, stack.U * stack.kn / slots)
-    rotated = num_taps(geometry) * transpose_ns(target, geometry, geometry.C) if stack.by_input else 0.0
-    first = (transposed / FILTER_PARTS + rotated) / (transposed + rotated)
     placed = stack.U * stack.kn * target.copy_ns(geometry.itemsize)
     placed += 0.0 if straight else geometry.C * num_taps(geometry) * target.vector_4x_ns
-    issued = stack.U * target.static_issue_ns if straight else 0.0
-    waits = max(0.0, issued - target.static_issue_ns)
-    return Filters(moved, transposed + rotated, first, placed, waits=waits, issued=issued)
+    return Filters(moved, transposed, placed, issued=stack.U * target.static_issue_ns if straight else 0.0)
 
 
 def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straight: bool, fits_window: bool) -> float:
@@ -289,8 +272,7 @@ def _packed(target: Target, geometry: Geometry, schedule: Schedule, shift: Shift
     moved = moved_ns(target, K * size, run, K if in_order else min(P_MAX, K * k_tiles), geometry.hbm_itemsize)
     transposed = 0.0 if in_order else div_ceil(k_tiles * K, P_MAX) * taps * transpose_ns(target, geometry)
     placed = shift.U * (taps * K * target.copy_ns(geometry.itemsize) + shift.groups * target.vector_fixed_ns) / READERS
-    waits = (k_tiles * max(shift.lanes, shift.Z) - 1) * target.static_issue_ns
-    return Filters(moved, transposed, placed=placed, later=(k_tiles - 1) * placed, waits=waits)
+    return Filters(moved, transposed, placed)
 
 
 def _of_groups(target: Target, geometry: Geometry, schedule: Schedule, channels: int) -> Filters:
@@ -303,5 +285,4 @@ def _of_groups(target: Target, geometry: Geometry, schedule: Schedule, channels:
     placed = taps * (schedule.slot if by_input else P_MAX) * each_ns
     if channels == geometry.C // geometry.groups:  # several taps together
         transposed, placed = transposed * schedule.rows / P_MAX, 0.0
-    copied_ns = target.vector_fixed_ns + taps * schedule.slot * target.vector_4x_ns
-    return Filters(moved, transposed, placed=placed, later=len(schedule.sweeps[0].outputs) * copied_ns)
+    return Filters(moved, transposed, placed)

@@ -48,7 +48,7 @@ from ..sums import (
 from .filters import Residents, StackedResidents
 from .load import Inputs, StackedInputs
 from .pixel_results import PixelResults
-from .results import PackedResults, Results, count_outputs, counter, new_output_statistics
+from .results import PackedResults, Results, counter, new_output_statistics
 from .shift_and_add import ShiftAndAdd
 
 
@@ -181,7 +181,6 @@ class Core:
                     residual = spaced(residual, (0, size), yz, there, yq)
                 y, count = spaced(y_sbuf, (base, size), yz, yp, yq), counter(self, place, first, (z[0], p[0], q[0]))
                 evacuate_counted(y, acc, bias_sbuf, residual, self.options, self.ledger, count)
-        count_outputs(self, place, sums.psum, bias_sbuf)
 
     def shift_out(self, place, index, acc_psum, bias_sbuf):
         """Shift and add the sums of several columns of taps, and evacuate them to their places in the results."""
@@ -210,7 +209,7 @@ def run_weight_stationary(operands, geometry, options, schedule):
     if schedule.shift != None:
         geometry = with_windows(geometry, schedule.shift.Z)
     steps, ledger = schedule.steps(nl.program_id(0), nl.num_programs()), new_ledger()
-    statistics = new_output_statistics(operands, geometry, options, schedule, steps, ledger)
+    statistics = new_output_statistics(operands, geometry, schedule, steps, ledger)
     if len(steps) == 0:
         return
     core = Core(operands, geometry, options, schedule, steps, ledger, statistics)

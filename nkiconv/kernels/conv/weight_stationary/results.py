@@ -1,8 +1,8 @@
 """Results of output tiles and their stores; loads of residuals and biases; statistics of y with several outputs of a
 block on the partitions, (u, k).
 
-With M packing and K packing u is a row of y; with groups and transposed convolutions it is an output of a block, one
-slot of partitions after the other: bn_stats reads all in PSUM at once.
+With M packing and K packing u is a row of y; with groups it is a row of a block, one slot of partitions after the
+other.
 """
 
 import itertools
@@ -12,7 +12,6 @@ from functools import partial
 from ...._nki import nisa, nl
 from ....schedules.block_axes import planes_of
 from ....schedules.block_schedule import banks_of, blocks_in, counted_outputs, output_in, places_of, size_of
-from ....schedules.options import adds_bias_alone
 from ....schedules.tiles import div_ceil
 from ..._engines import copy_by_vector
 from ..._statistics import OutputStatistics
@@ -279,7 +278,7 @@ class Columns(nl.NKIObject):
     rows: int
 
 
-def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
+def new_output_statistics(operands, geometry, schedule, steps, ledger):
     """Statistics of the y of some steps, or None if they are not asked for."""
     if operands.stats is None:
         return None
@@ -288,23 +287,21 @@ def new_output_statistics(operands, geometry, options, schedule, steps, ledger):
     for tile, lanes in schedule.m_tiles_of(steps):
         for bank, row_tile in itertools.product(banks_of(schedule, lanes, tile[0].k0), tile):
             sweep, lane = schedule.sweeps[bank.sweep], lanes[row_tile.lane]
-            # all outputs in PSUM in one statistics call, else those that are evacuated together
-            together = len(sweep.outputs) if adds_bias_alone(options.epilogue) else schedule.together_rows
             place = row_tile, lane, sweep, blocks_in(sweep, lane, bank.blocks)
-            for _, columns, plane, (planes, *_), *_ in counted(schedule, geometry, place, together):
+            for _, columns, plane, (planes, *_), *_ in counted(schedule, geometry, place):
                 visits.append((columns, plane, planes[1]))
     every = {one.k0: Columns(one.k0, one.kn // U, U) for one in tiles}
     slot = schedule.slot if schedule.pack is None else None
     return OutputStatistics(operands.stats, operands.image_planes, ledger, every.values(), visits, slot)
 
 
-def counted(schedule, geometry, place, together):
-    """Statistics of a bank, call by call, of at most `together` outputs of a block: (the first output, Columns, first
+def counted(schedule, geometry, place):
+    """Statistics of a bank, call by call, of outputs that are evacuated together: (the first output, Columns, first
     plane of y of all images, (first, count) of planes and rows in the bank, rows of blocks that are all in y, rows of
     the next block in y)."""
     (row_tile, lane, sweep, blocks), pack = place, schedule.pack
     if pack is None:
-        for output, outputs, places, plane in counted_outputs(sweep, lane, blocks, together):
+        for output, outputs, places, plane in counted_outputs(sweep, lane, blocks, schedule.together_rows):
             yield output, Columns(row_tile.k0, row_tile.kn, outputs), plane, places, places[1][1], 0
         return
     (first, count), out = blocks[1], geometry.rows.out - sweep.outputs[0][1]
@@ -324,23 +321,14 @@ def counter(core, place, first=0, offsets=(0, 0, 0)):
     place: their row tile, lane, sweep and blocks. Of outputs of a block, those evacuated together, from `first` on, and
     without the bank's first `offsets` planes, rows and columns.
     """
-    if core.statistics is None or (core.schedule.pack is None and adds_bias_alone(core.options.epilogue)):
-        return None
-    return partial(add_counted, core, place, first, core.schedule.together_rows, offsets)
+    return None if core.statistics is None else partial(add_counted, core, place, first, offsets)
 
 
-def count_outputs(core, place, acc_psum, bias_sbuf):
-    """Take statistics of all outputs of a block from PSUM, if they lack nothing but a bias."""
-    if core.statistics is not None and core.schedule.pack is None and adds_bias_alone(core.options.epilogue):
-        bias = None if bias_sbuf is None else bias_sbuf[0 : place[0].kn]
-        add_counted(core, place, 0, len(place[2].outputs), (0, 0, 0), acc_psum, bias)
-
-
-def add_counted(core, place, first, together, offsets, values, bias):
-    """Take statistics of `together` outputs of a block, from `first` on: values [(output, k), planes, rows, columns] of
-    blocks of their bank; of rows of y [(u, k), planes, blocks, columns]."""
-    for output, columns, plane, places, rows, last in counted(core.schedule, core.geometry, place, together):
-        if first <= output < first + together:
+def add_counted(core, place, first, offsets, values, bias):
+    """Take statistics of outputs of a block, from `first` on: values [(output, k), planes, rows, columns] of blocks of
+    their bank; of rows of y [(u, k), planes, blocks, columns]."""
+    for output, columns, plane, places, rows, last in counted(core.schedule, core.geometry, place):
+        if first <= output < first + core.schedule.together_rows:
             at = (output - first) * core.schedule.slot
             parts = slice(at, min(at + columns.rows * core.schedule.slot, values.shape[0]))
             where = [slice(at - off, at - off + n) for (at, n), off in zip(places, offsets, strict=False)]
