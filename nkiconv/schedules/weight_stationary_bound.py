@@ -147,6 +147,8 @@ class Bound:
             # rows that are stored together are then copied to their places
             copied = n * target.vector_fixed_ns + times * size * target.vector_4x_ns
             each.read += row_tiles * (read + (0 if self.by_pixels else together - 1) * copied / READERS)
+            if self.options.statistics:
+                self.count_statistics(each, row_tiles, len(sweep.outputs), n, times * size, lane[0].qn)
         if self.by_pixels:  # of rows of blocks, of all row tiles
             tiles = math.prod(part.qn for part in lane) / P_MAX
             each.tensor += tiles * transpose_ns(target, self.geometry)
@@ -157,9 +159,21 @@ class Bound:
         if self.stack is not None:  # a DMA for each shift and piece of planes, and for each block partly outside x
             every = (one.x_pieces(own, False) for one, own in self.stack.lanes_of(lane))
             loads = sum(len(found) for pieces in every for *_, found in pieces)
-        return Work(
-            each, Busy(dma=self.x_ns(tile, lanes), issued=loads * target.static_issue_ns), max(1, banks.total())
-        )
+        once = Busy(dma=self.x_ns(tile, lanes), issued=loads * target.static_issue_ns)
+        if self.options.prologue.asked:  # each row tile has its own load
+            parts, columns = row_tiles if schedule.gathers else count, min(lane[2].xn, self.geometry.columns.size)
+            once.scalar = parts * lane[0].xn * lane[1].xn * columns * target.scalar_ns
+        return Work(each, once, max(1, banks.total()))
+
+    def count_statistics(self, each: Busy, row_tiles: int, outputs: int, banks: int, size: int, images: int) -> None:
+        """Add ns of statistics of an M tile's banks: Vector's; Scalar's, which rounds shifted sums after; with groups
+        GpSimd's, which moves those of each output to the same partitions."""
+        target = self.target
+        each.vector += row_tiles * (banks * target.vector_fixed_psum_ns + size * target.vector_ns)
+        if self.shift is not None:
+            each.scalar += banks * target.scalar_fixed_ns + size * target.scalar_ns
+        elif self.schedule.gathers:
+            each.gpsimd += row_tiles * images * (outputs + 2) * target.gpsimd_fixed_ns
 
     def x_ns(self, tile: tuple[RowTile, ...], lanes: Lanes) -> float:
         """ns of DMA for x of an output tile."""

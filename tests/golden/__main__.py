@@ -60,6 +60,11 @@ _PLANES = ConvProblem(N=1, C=256, H=128, W=128, K=256, R=3, S=3, padding=((1, 1)
 _PROLOGUE = {"x_scale": "image", "x_shift": "image", "x_activation": "silu"}
 _NORM = {"bias": True, "y_norm": "rms", "y_norm_weight": True, "activation": "silu"}
 _SUMMED = {"bias": True, "residual": "pre_activation"}
+_RELU = {**_SUMMED, "activation": "relu"}
+_RESNET = ConvProblem(N=8, C=64, H=56, W=56, K=64, R=3, S=3, padding=((1, 1), (1, 1)))
+_LAST = ConvProblem(N=8, C=64, H=56, W=56, K=256, S=1, layout="NHWC")
+_RESNEXT = ConvProblem(N=8, C=1024, H=14, W=14, K=1024, R=3, S=3, padding=((1, 1), (1, 1)), groups=32)
+_STRIDED = ConvProblem(N=8, C=96, H=112, W=112, K=96, R=3, S=3, padding=((1, 1), (1, 1)), stride=(2, 2), groups=96)
 #: What no named case has: biases, few channels of NHWC, gradients of patch embeddings, fused blocks, fp32 products.
 OTHERS = {
     "3x3 bias": Request(problem=_IMAGE, asked=Asked(bias=True)),
@@ -76,6 +81,19 @@ OTHERS = {
     "3x3 prologue": Request(problem=_LATENT, asked=Asked(**_PROLOGUE)),
     "3x3 group norm block": Request(problem=_LATENT, asked=Asked(**_PROLOGUE, **_SUMMED, return_stats="channel")),
     "3x3 statistics": Request(problem=_PLANES, asked=Asked(bias=True, return_stats="channel")),
+    "3x3 64 residual": Request(problem=_RESNET, asked=Asked(**_RELU)),
+    "3x3 64 residual NHWC": Request(problem=_RESNET.replace(layout="NHWC"), asked=Asked(**_RELU)),
+    "3x3 64 statistics NHWC": Request(problem=_RESNET.replace(layout="NHWC"), asked=Asked(return_stats="channel")),
+    "1x1 residual NHWC": Request(problem=_LAST, asked=Asked(**_RELU)),
+    "1x1 2048 NHWC": Request(problem=_LAST.replace(N=1, C=2048, H=7, W=7, K=512)),
+    "groups statistics": Request(problem=_RESNEXT, asked=Asked(bias=True, return_stats="channel")),
+    "groups residual": Request(problem=_RESNEXT, asked=Asked(**_RELU)),
+    "depthwise prologue": Request(
+        problem=_STRIDED, asked=Asked(x_scale="channel", x_shift="channel", x_activation="silu")
+    ),
+    "tokens of many rows": Request(
+        problem=_ROWS.replace(N=16, W=16), asked=Asked(initial_state=True, return_final_state=True, activation="silu")
+    ),
     "3x3 upsampled": Request(problem=_PLANES, asked=Asked(bias=True, x_upsample=2)),
     "video 96 norm": Request(problem=_WAN.replace(H=240), asked=Asked(**_NORM)),
     "video 96 norm of a sum": Request(
