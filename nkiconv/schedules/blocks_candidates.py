@@ -41,7 +41,7 @@ from .blocks import (
     units_of_tile,
 )
 from .blocks_schedule import CHAIN, SUMS_BYTES, BlocksSchedule, build, gathered_bytes
-from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, gy_as_x, member_of, spacing_of, taps_in_turn
+from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, gy_as_x, member_of, spacing_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
@@ -158,7 +158,6 @@ class BlocksBound:
         self.target, self.pixels, (geometry, self.source) = target, pixels, blocks_geometry(source, pixels)
         self.geometry, self.most = geometry, units_of_tile(geometry, pixels)
         self.banks, self.planes = sum_banks(pixels), [count for _, count in planes_of(geometry.planes)]
-        self.in_turn = taps_in_turn(geometry, pixels)
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
     def priced(self, t: Table) -> Table:
@@ -211,7 +210,7 @@ class BlocksBound:
         t["planes"], t["down"], t["across"], places = member = member_of(self.geometry, t["rows"], t["columns"])
         room = np.minimum(BLOCK_BYTES // t["unit_bytes"], CHAIN // (t["rows"] * t["columns"]))
         channels, most = t["c"] if self.pixels == TRANSPOSED else t["k"], max(self.planes)
-        t["gang"] = gang = gang_of(member, self.planes, channels, parts, room, self.in_turn)
+        t["gang"] = gang = gang_of(self.geometry, self.pixels, member, channels, parts, room)
         t["is_apart"] = (gang > 1) & (gang >= 2 * most) & (places > 1)
         tiles = sum(ceil(total, gang * t["planes"]) for total in self.planes)
         return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}

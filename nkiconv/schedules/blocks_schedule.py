@@ -249,9 +249,8 @@ def _gang_of(plan: BlocksSchedule) -> int:
     room = min(BLOCK_BYTES // (config.buffers * tile_bytes(plan)), CHAIN // (config.rows * config.columns))
     channels = max(1, *(one.c[0][1] if config.pixels == TRANSPOSED else one.k[1] for one in plan.passes))
     member = transposes.member_of(geometry, config.rows, config.columns)
-    parts, counts = PARTS if config.split == 1 else 1, [count for _, count in planes_of(geometry.planes)]
-    in_turn = transposes.taps_in_turn(geometry, config.pixels)
-    return int(transposes.gang_of(member, counts, channels, parts, room, in_turn))
+    parts = PARTS if config.split == 1 else 1
+    return int(transposes.gang_of(geometry, config.pixels, member, channels, parts, room))
 
 
 def _with_transposes(plan: BlocksSchedule, gang: int) -> BlocksSchedule:

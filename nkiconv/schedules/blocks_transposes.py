@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .blocks import TRANSPOSED, BlocksSettings, Pass, Region, Run, Tile
+from .blocks import TRANSPOSED, BlocksSettings, Pass, Region, Run, Tile, planes_of
 from .cuts import most_of, window_of
 from .geometry import Axis, Geometry, valid_range
 from .tables import ceil
@@ -168,20 +168,15 @@ def member_of(geometry: Geometry, rows: Any, columns: Any) -> tuple[Any, Any, An
     return np.where(places == 1, planes, 1), high, wide, places
 
 
-def taps_in_turn(geometry: Geometry, pixels: int) -> int:
-    """Taps of planes that see a plane of x one after the other; 1 if other planes of gy are between, or x is not
-    transposed."""
-    planes = geometry.planes
-    return planes.taps if pixels == TRANSPOSED and planes.stride == planes.dilation == 1 else 1
-
-
-def gang_of(member: tuple[Any, ...], planes: Sequence[int], channels: Any, parts: Any, room: Any, in_turn: int) -> Any:
+def gang_of(geometry: Geometry, pixels: int, member: tuple[Any, ...], channels: Any, parts: Any, room: Any) -> Any:
     """Members of a tile's gang: as many as channels of x leave room for, as its windows have more places than gy's
-    blocks, up to `room`; 1 if tiles then share more planes of x. member: of `member_of`; planes: the numbers of planes
-    that see planes of x at the same taps; parts: that share the members; in_turn: of `taps_in_turn`."""
-    (most, _, _, places), fits = member, np.maximum(1, P_MAX // channels)
-    members = np.maximum(1, np.maximum(1, max(planes) // most) * places // parts)
+    blocks, up to `room`; 1 if tiles then share more planes of x. member: of `member_of`; parts: that share the
+    members."""
+    (most, _, _, places), fits, planes = member, np.maximum(1, P_MAX // channels), geometry.planes
+    members = np.maximum(1, np.maximum(1, most_of(planes_of(planes)) // most) * places // parts)
     gang = np.maximum(1, np.minimum(room, ceil(members, ceil(members, fits))))
+    # taps that see a transposed plane of x one after the other, without other planes of gy between
+    in_turn = planes.taps if pixels == TRANSPOSED and planes.stride == planes.dilation == 1 else 1
     return np.where((most == 1) & (fits < in_turn), 1, gang)
 
 
@@ -195,7 +190,7 @@ def transposed_tiles(
     rows = [(p, _run_of(geometry.rows, config.rows, p, taps[0])) for p in cut_at(down, high)]
     columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in cut_at(across, wide)]
     places, tiles = list(product(rows, columns)), list[Tile]()
-    parts = cut(len(places), max(1, gang // max(count for _, count in planes)))
+    parts = cut(len(places), max(1, gang // most_of(planes)))
     for first, total in planes:
         at = 0
         while at < total:

@@ -20,8 +20,8 @@ from .loads import Piece, load_x
 
 @dataclass(eq=False)
 class Held(nl.NKIObject):
-    """A tile in SBUF of x at a plane of taps, or of gy; what it holds, by `held_of`; the Sides and rows of the pieces
-    to transpose yet."""
+    """A tile in SBUF of x at a plane of taps, or of gy; what it holds: channels, taps, planes and places, from which
+    the pass's window follows; the Sides and rows of the pieces to transpose yet."""
 
     tile: object
     what: object = None
@@ -60,18 +60,14 @@ def start_transposes(work, buffers):
     return Ahead(raws, slabs, banks, zeros_sbuf, held)
 
 
-def held_of(work, one, tile, t):
-    """What a tile of a pass needs of x at a plane of taps, or of gy: channels, taps, planes and places. The pass's
-    window (h, w) follows from its taps."""
-    own = (one.k,) if t < 0 else (one.c, one.r, one.s)
-    return own, [(plane_seen(work.geometry, t, each.z), each.p, each.q, each.counts) for each in tile]
-
-
 def hold(work, ahead, feed, index):
     """Give a Feed's tile Held by plane of taps, -1 of gy: those that have what it needs, as neighbours see a plane at
     other taps and passes share channels; others of those used longest ago that no tile in its buffer reads."""
     one, tile, blocks = feed.tiles[index].one, feed.tiles[index].tile, feed.of(index)
-    needed = {t: held_of(work, one, tile, t) for t in (*one.planes, -1)}
+    needed = {}
+    for t in (*one.planes, -1):
+        places = [(plane_seen(work.geometry, t, each.z), each.p, each.q, each.counts) for each in tile]
+        needed[t] = (one.c, one.r, one.s) if t >= 0 else one.k, places
     found: dict[int, Any] = {
         t: next((each for each in ahead.held[t < 0] if each.what == what), None) for t, what in needed.items()
     }
