@@ -200,17 +200,13 @@ class BlocksBound:
         t["h"], t["w"] = window_of(geometry.rows, t["rows"]), window_of(geometry.columns, t["columns"])
         size = t["h"] * t["w"] * geometry.planes.taps * t["c"] + t["rows"] * t["columns"] * t["k"]
         t["unit_bytes"], t["gang"] = size * geometry.itemsize, 1
-        if self.pixels >= TRANSPOSED:
-            return self._in_gangs(t, parts)
-        units = geometry.planes.out * ceil(geometry.rows.out, t["rows"]) * ceil(geometry.columns.out, t["columns"])
-        return t | {"tiles": ceil(ceil(units, parts), self.most // t["side"])}
-
-    def _in_gangs(self, t: Table, parts: Any) -> Table:
-        """`sized` for tiles of `blocks_transposes`."""
-        t["planes"], t["down"], t["across"], places = member = member_of(self.geometry, t["rows"], t["columns"])
+        if self.pixels < TRANSPOSED:
+            units = geometry.planes.out * ceil(geometry.rows.out, t["rows"]) * ceil(geometry.columns.out, t["columns"])
+            return t | {"tiles": ceil(ceil(units, parts), self.most // t["side"])}
+        t["planes"], t["down"], t["across"], places = member = member_of(geometry, t["rows"], t["columns"])
         room = np.minimum(BLOCK_BYTES // t["unit_bytes"], CHAIN // (t["rows"] * t["columns"]))
         channels, most = t["c"] if self.pixels == TRANSPOSED else t["k"], max(self.planes)
-        t["gang"] = gang = gang_of(self.geometry, self.pixels, member, channels, parts, room)
+        t["gang"] = gang = gang_of(geometry, self.pixels, member, channels, parts, room)
         t["is_apart"] = (gang > 1) & (gang >= 2 * most) & (places > 1)
         tiles = sum(ceil(total, gang * t["planes"]) for total in self.planes)
         return t | {"tiles": ceil(tiles * ceil(places, np.maximum(1, gang // most)), parts)}

@@ -76,5 +76,5 @@ def conv_weight_gradient(
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     operands = Operands(img_ref, grad_ref, dw_hbm, precision=precision)
-    run(WeightWork(operands, plan.geometry, plan, accumulate_into, db_hbm, ledger=new_ledger(), kept=[]))
+    run(WeightWork(operands, plan.geometry, plan, accumulate_into, db_hbm, ledger=new_ledger()))
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm

@@ -24,8 +24,8 @@ from .loads import as_stored, is_channels_last, sizes_stored, tile_of, with_last
 class WeightWork(nl.NKIObject):
     """The state of one core's work. operands: x, gy as w, and the result in HBM as y; plan: an algorithm's plan; added:
     the tensor that the result is added to, or None; bias: the bias's gradient in HBM, or None; half: the current half
-    of the units, -1: all; kept: tiles of the first half's sums in HBM, on one core; paired: number of kept tiles added
-    to the second half's; leavings: `leavings_of` of its passes."""
+    of the units, -1: all; kept: tiles of the first half's sums in HBM, on one core, not yet added to the second half's;
+    leavings: `leavings_of` of its passes."""
 
     operands: Operands
     geometry: Geometry
@@ -33,9 +33,8 @@ class WeightWork(nl.NKIObject):
     added: object
     bias: object
     ledger: Ledger
-    kept: list
+    kept: list = field(default_factory=list)
     half: int = -1
-    paired: int = 0
     ones_sbuf: object = None
     leavings: dict = field(default_factory=dict)
 
@@ -84,8 +83,7 @@ def other_sums(work, sums_sbuf):
         other = 1 - nl.program_id(0)
         nisa.sendrecv(src=sums_sbuf, dst=other_sbuf, send_to_rank=other, recv_from_rank=other, pipe_id=0)
     else:
-        copy(other_sbuf, work.kept[work.paired])
-        work.paired += 1
+        copy(other_sbuf, work.kept.pop(0))
     return other_sbuf
 
 
