@@ -243,15 +243,12 @@ def store_final_frames(x_hbm, frames_hbm, final_hbm, depth):
 
 
 def copy_planes(final_hbm, to, source_hbm, first, count, depth):
-    """Copy this core's share of `count` planes, from plane `first` of a tensor to plane `to` of another: a share of
-    their runs, or of the run if there is only one."""
-    plane, outer = dense_strides(source_hbm.shape)[depth], size_of(source_hbm.shape[:depth])
-    from_apart, to_apart = source_hbm.shape[depth] * plane, final_hbm.shape[depth] * plane
-    cores, core = nl.num_programs(), nl.program_id(0)
-    runs, inside = share(outer, cores, core), (0, count * plane)
-    if outer == 1:
-        runs, inside = (0, 1), share(count * plane, cores, core)
-    if runs[1] > 0 and inside[1] > 0:
-        to_pattern, from_pattern = [[to_apart, runs[1]], [1, inside[1]]], [[from_apart, runs[1]], [1, inside[1]]]
-        dst = final_hbm.ap(pattern=to_pattern, offset=runs[0] * to_apart + to * plane + inside[0])
-        copy(dst, source_hbm.ap(pattern=from_pattern, offset=runs[0] * from_apart + first * plane + inside[0]))
+    """Copy this core's share of each run of `count` planes, from plane `first` of a tensor to plane `to` of another."""
+    plane, runs = dense_strides(source_hbm.shape)[depth], size_of(source_hbm.shape[:depth])
+    start, elements = share(count * plane, nl.num_programs(), nl.program_id(0))
+    if elements > 0:
+        dst, src = (
+            hbm.ap(pattern=[[hbm.shape[depth] * plane, runs], [1, elements]], offset=at * plane + start)
+            for hbm, at in ((final_hbm, to), (source_hbm, first))
+        )
+        copy(dst, src)
