@@ -13,7 +13,7 @@ from ..._nki import nisa, nl
 from ...schedules.blocks import units_of
 from ...schedules.cuts import put_first
 from ...schedules.diagonals import READS
-from ...schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, share, size_of, some_of
+from ...schedules.tiles import BANK_COLUMNS, PARTS, cut_at, cut_into, div_ceil, share, size_of, some_of
 from .._dma import Feed, copy, load, store
 from .._engines import book_vector, copy_balanced
 from .._masks import constant, keep_between, keep_equal
@@ -396,19 +396,17 @@ def add_biases(work, step, y_sbuf, biases_sbuf):
 
 def store_biases(work, step, biases_sbuf, units):
     """Store a pass's sums of biases over `units` units."""
-    plan, parts, side, below = work.plan, step.parts, work.plan.settings.side, (0, work.plan.settings.below)
-    for k, most in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
-        # one bank for all row tiles
-        sums_psum = nl.ndarray((1, len(parts), most), dtype=nl.float32, buffer=nl.psum)
-        for part, one in enumerate(parts):
-            (channel, channels), _ = plan.channels_of(one)
-            first, count = part * plan.units, min(most, channels - k)
-            if count > 0:
-                moving, target = biases_sbuf[first : first + units, k : k + count], sums_psum[:, part, 0:count]
-                multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
-                found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
-                copy_balanced(found_sbuf, target, work.ledger)
-                whole_sbuf, mine = with_other_half(work, found_sbuf), own_part(work, count)
-                if whole_sbuf != None and mine[1] > 0:
-                    into = work.bias.ap(pattern=[[mine[1], 1], [1, mine[1]]], offset=channel + k + mine[0])
-                    copy(into, whole_sbuf[0:1, mine[0] : mine[0] + mine[1]])
+    plan, tiles = work.plan, (work.plan.settings.side, work.plan.settings.below)
+    for part, one in enumerate(step.parts):
+        (channel, channels), _ = plan.channels_of(one)
+        own = slice(part * plan.units, part * plan.units + units)
+        for k, count in cut_at(channels, BANK_COLUMNS):
+            sums_psum = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.psum)
+            ones, moving = work.ones_sbuf[own, 0, 0, 0:1], biases_sbuf[own, k : k + count]
+            multiply(sums_psum, ones, moving, False, (part, tiles[0]), (0, tiles[1]))
+            found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
+            copy_balanced(found_sbuf, sums_psum, work.ledger)
+            whole_sbuf, (first, mine) = with_other_half(work, found_sbuf), own_part(work, count)
+            if whole_sbuf != None and mine > 0:
+                into = work.bias.ap(pattern=[[mine, 1], [1, mine]], offset=channel + k + first)
+                copy(into, whole_sbuf[0:1, first : first + mine])
