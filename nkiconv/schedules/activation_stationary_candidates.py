@@ -18,13 +18,13 @@ from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blo
 from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
-from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows, parts_unsupported
+from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows
 from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, seen_rows
 from .prices import last_store_ns, matmul_rates, met_outputs
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
 from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, num_written, stored_together
-from .windows import WindowSchedule, WindowSettings, make_windows
+from .windows import WindowSettings, make_windows
 
 #: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
@@ -38,7 +38,7 @@ LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
 WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 6
 
 #: The schedules of this algorithm.
-Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule | WindowSchedule
+Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
 
 
 def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule | None, str]:
@@ -72,8 +72,8 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     elif isinstance(settings, RowSettings):
         made = make_rows(geometry, options, settings)
     elif isinstance(settings, PatchSettings):
-        if reason := parts_unsupported(geometry, settings.across):
-            return None, reason
+        if (W := geometry.columns.size) % settings.across > 0:
+            return None, f"config across={settings.across}: must divide W={W}; use {parts_of_rows(geometry)[0]}"
         made = make_patches(geometry, options, settings)
     elif isinstance(settings, WindowSettings):
         made = make_windows(geometry, options, settings)

@@ -96,12 +96,6 @@ def parts_of_rows(geometry: Geometry) -> list[int]:
     return [one for one in divisors if one >= filling]
 
 
-def parts_unsupported(geometry: Geometry, across: int) -> str:
-    """Why rows of x have no such number of equal parts; "" if they have."""
-    Q = geometry.columns.size
-    return "" if Q % across == 0 else f"config across={across}: must divide W={Q}; use {parts_of_rows(geometry)[0]}"
-
-
 def make_patches(geometry: Geometry, options: Options, settings: PatchSettings) -> PatchSchedule | None:
     """The PatchSchedule of settings with equal parts of rows; None if SBUF has no room."""
     N, P, Q, across = geometry.planes.size, geometry.rows.size, geometry.columns.size, settings.across

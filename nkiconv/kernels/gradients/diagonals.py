@@ -116,18 +116,14 @@ def start_sums(work, step):
     return taps, biases
 
 
-def piece_of(plan, part, group):
-    """The Piece of the part-th row tile with sets (first, count)."""
-    (rows, columns), (k, c), first = plan.unit, plan.channels_of(group), part * plan.units
-    r, s = (0, plan.geometry.rows.taps), (0, plan.geometry.columns.taps)
-    return Piece(rows=rows, columns=columns, k=k, c=c, r=r, s=s, h=plan.h, w=plan.w, part=first)
-
-
 def load_step(work, feed, index):
     """Load a step's x and gy, except rows of x that it shares with the step before. Loads into other new buffers follow
     the first buffer's, which wait for zeros."""
     taps, step, into, plan = range(work.geometry.planes.taps), feed.tiles[index], feed.of(index), work.plan
-    pieces = [piece_of(plan, part, groups) for part, groups in enumerate(step.parts)]
+    of_unit = {"rows": plan.unit[0], "columns": plan.unit[1], "h": plan.h, "w": plan.w}
+    of_unit |= {"r": (0, plan.geometry.rows.taps), "s": (0, plan.geometry.columns.taps)}
+    channels = [plan.channels_of(groups) for groups in step.parts]
+    pieces = [Piece(**of_unit, k=k, c=c, part=part * plan.units) for part, (k, c) in enumerate(channels)]
     # a buffer keeps the zeros around planes while its strip is the same
     beside = plan.settings.strips == 0 or into.strip != step.strip
     into.strip = step.strip
@@ -227,17 +223,11 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
                 add_product(work, step, there, each[number], banks[part], place, adds)
     for part, count in enumerate(counts):
         if count > 0:
-            read_bank(work, banks[part], reads[part], count, into)
-
-
-def read_bank(work, bank_psum, read_sbuf, count, into):
-    """Evacuate a bank of `count` accumulators to places from the `into`-th on."""
-    plan, rows = work.plan, work.plan.rows_of_sums
-    (height, width), ((h, hn), (w, wn)) = plan.window, plan.seen
-    pattern = [[read_sbuf.shape[1], rows], [height * width, count * plan.c], [width, hn], [1, wn]]
-    sums = bank_psum[0:rows, 0 : count * plan.c * hn * wn]
-    places = read_sbuf.ap(pattern=pattern, offset=(into * plan.c * height + h) * width + w)
-    copy_balanced(places, sums.reshape((rows, count * plan.c, hn, wn)), work.ledger)
+            (height, width), ((h, hn), (w, wn)), rows = plan.window, plan.seen, plan.rows_of_sums
+            pattern = [[reads[part].shape[1], rows], [height * width, count * plan.c], [width, hn], [1, wn]]
+            places = reads[part].ap(pattern=pattern, offset=(into * plan.c * height + h) * width + w)
+            sums = banks[part][:, 0 : count * plan.columns].reshape((rows, count * plan.c, hn, wn))
+            copy_balanced(places, sums, work.ledger)
 
 
 def add_zeros(plan, constants, bank_psum, part, index):
