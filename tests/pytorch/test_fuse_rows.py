@@ -1,5 +1,8 @@
 """Stages of models of sequences by convert(fuse=True): what they read in place, and what is left alone."""
 
+import copy
+import operator
+
 import fused_models as fm
 import pytest
 import torch
@@ -7,6 +10,8 @@ from chained import C, assert_gradients, assert_same, calls, close, drawn, image
 from fused_sequences import ShortConv
 from operators_seen import Seen
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from nkiconv.pytorch import causal_conv1d_fn, convert, plan_model
 from nkiconv.pytorch.models import rows
@@ -175,6 +180,57 @@ def test_slices_of_padded_convolutions(name, compute, monkeypatch):
     assert_same(report.model, model, image(*ROWS))
     monkeypatch.setenv("NKICONV_CPU", "torch")
     assert_gradients(report.model, model, image(*ROWS))
+
+
+def of(method):
+    """What a function does that changes its argument, which another name stands for."""
+
+    def read(y):
+        own = y
+        method(y)
+        return own
+
+    return read
+
+
+#: Code between the steps of a fused call, found in calls that no probe has seen.
+BETWEEN = {
+    "sums in place": of(lambda y: operator.iadd(y, 1)),
+    "powers in place": of(lambda y: operator.ipow(y, 0)),
+    "product in place": of(lambda y: y.mul_(2)),
+    "asks for a tensor": lambda y: y * 2 if isinstance(y, torch.Tensor) and torch.is_tensor(y) else y,
+    "methods of an attribute's name": lambda y: y / y.norm() + y.mode().values.mean(),
+    "a copy": lambda y: y + copy.copy(y.detach()) + copy.copy(y).detach(),
+    "extents": lambda y: y.transpose_(1, 2).transpose(1, 2) * (y.shape[1] - 10.5),
+    "a checkpoint": lambda y: checkpoint(lambda one: one * 2 + 1, y, use_reentrant=False),
+    "a second checkpoint": lambda y: checkpoint(lambda one: one * 2 + 1, y, use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+@pytest.mark.parametrize("kind", ["short", "mamba", "glu"])
+def test_code_between_the_steps(kind, name):
+    def forward(m, rows):
+        read = BETWEEN[name] if m.reads else lambda y: y
+        if kind == "glu":
+            return m.act(read(m.conv1d(read(F.glu(rows, 1)))))
+        b, c, x = rows.chunk(3, dim=1) if kind == "short" else (1, 1, rows)
+        x = read(b * x) if kind == "short" else x
+        return c * m.act(read(read(m.conv1d(x)[..., : x.shape[-1]])))
+
+    chunks = {"short": 3, "mamba": 1, "glu": 2}[kind]
+    own = {"taps": 5, "padding": 2} if kind == "glu" else {}
+    found, model = pair(lambda: made_sliced(forward, chunks, **own))
+    assert calls(found, image(*ROWS)) != calls(model, image(*ROWS))
+    found.reads = model.reads = True
+    assert_gradients(found, model, image(*ROWS))
+
+
+def made_sliced(forward, chunks, **own):
+    """A `Sliced` whose forward may be told to read."""
+    model = Sliced(forward, chunks, **own)
+    model.reads = False
+    return model
 
 
 def test_a_fused_forward_that_raises_is_left(monkeypatch):

@@ -158,6 +158,8 @@ class _NoTensorError(Exception):
 class _Nothing:
     """A norm that gives no tensor."""
 
+    training = False
+
     def plain_forward(self, _x: Tensor) -> Tensor:
         raise _NoTensorError
 

@@ -19,16 +19,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..computers.host import activate
-from ..computers.modes import is_autocast, wants_strict_nonfinite
+from ..computers.modes import is_autocast, is_torchs, wants_strict_nonfinite
 from ..functional import BY_RANK as CONVOLVE
 from ..functional import conv2d
 from ..norm_act import BY_RANK as NORM_ACT
 from ..norm_act import channel_stats
 from ..norm_act_modules import is_hooked, running_statistics
+from ..operators.statistics import known_stats
 from ..transposed import conv_transpose2d, polyphase_filter
 from .classes import change_class, define, is_changed
 from .norms import activation_within, base_forward_of
-from .pending import Convolved, Joined, Normed, Shifted, Upsampled, handed_on, keep_statistics, statistics_of, tensor_of
+from .pending import Convolved, Joined, Normed, Shifted, Upsampled, handed_on, tensor_of, version_of
 from .prices import prologue_pays, statistics_pay, sum_pays
 
 #: Name of the attribute of a chain's modules that is their `Ends`.
@@ -134,7 +135,7 @@ def fused(normed: Normed, convolution: Any, x: Tensor, after: After, arguments: 
 
     x: the norm's input; arguments: of the norm.
     """
-    norm, padded = normed.norm, normed.padded(x)
+    norm, padded = normed.norm_module, normed.padded(x)
     around, padding = convolution._around(padded)
     weight, packed = convolution._filters(x)
     more = {**arguments, **after.arguments(convolution), "x_activation": normed.activation, "offset": normed.offset()}
@@ -159,6 +160,30 @@ def doubled(convolution: Any, x: Tensor, after: After, polyphase: bool, **more: 
     filters = polyphase_filter(convolution._filters(x)[0], convolution.groups)
     sides = [taps - 1 - side for taps, side in zip(convolution.kernel_size, convolution.padding, strict=True)]
     return conv_transpose2d(x, filters, convolution.bias, 2, sides, 0, convolution.groups, **given)
+
+
+#: Name of the attribute of a tensor that is (its statistics, how often it was changed in place then).
+_STATISTICS = "_nkiconv_statistics"
+
+
+def keep_statistics(y: Tensor, stats: Tensor) -> Tensor:
+    """The tensor y with its statistics (`channel_stats`) as an attribute; results of other operators have none.
+
+    Their derivatives go through y, for y's gradient is asked for too (`retain_grad`, hooks of tensors).
+    """
+    if torch.compiler.is_compiling():  # an operator's several results cannot have attributes there
+        y = y.view_as(y)
+    if y.requires_grad and torch.is_grad_enabled() and not is_torchs(y):
+        stats = known_stats(y, stats)
+    setattr(y, _STATISTICS, (stats, version_of(y)))
+    return y
+
+
+def statistics_of(x: Tensor) -> Tensor | None:
+    """The statistics that are noted on a tensor, if it was not changed in place since then, and has derivatives as
+    they have."""
+    stats, version = getattr(x, _STATISTICS, (None, None))
+    return stats if version == version_of(x) and x.requires_grad == getattr(stats, "requires_grad", None) else None
 
 
 def _called(convolution: Any, x: Tensor, call: Callable[..., Any]) -> Tensor:
@@ -243,7 +268,7 @@ def _handed_on(
     """The result of a convolution of x, of its norm, of upsampled x or of x behind frames; pending if its call takes a
     later step."""
     ends = ends_of(convolution)
-    arguments = {} if normed is None else norm_arguments(normed.norm)
+    arguments = {} if normed is None else norm_arguments(normed.norm_module)
     assert not isinstance(arguments, str)  # a norm without arguments is never pending
 
     def call(*given: Any) -> Tensor:
@@ -273,12 +298,12 @@ def _handed_on(
 def _fits(convolution: Any, normed: Normed) -> bool:
     """Whether a norm goes into a convolution's call: the convolution is not transposed, running statistics are not of a
     padded input, and one call is faster."""
-    arguments = norm_arguments(normed.norm)
+    arguments = norm_arguments(normed.norm_module)
     assert not isinstance(arguments, str)  # a norm without arguments is never pending
     is_padded = bool(normed.paddings) or convolution.padding_mode != "zeros"
     if convolution.transposed or (is_padded and arguments.get("training", False)):
         return False
-    return is_padded or prologue_pays(normed.norm, convolution, normed.x, normed.activation)
+    return is_padded or prologue_pays(normed.norm_module, convolution, normed.x, normed.activation)
 
 
 def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -286,7 +311,7 @@ def _once(normed: Normed, arguments: dict[str, Any]) -> dict[str, Any]:
     if not arguments.get("training", False):
         return arguments
     if normed.is_first():
-        return {**arguments, **running_statistics(normed.norm)}
+        return {**arguments, **running_statistics(normed.norm_module)}
     return {name: value for name, value in arguments.items() if name not in _RUNNING}
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map
 
 from ...errors import ComparisonError, NkiconvError, UnsupportedError
 from .. import functional, transposed
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
+from .pending import Pending, tensor_of
 
 
 def _convolution(
@@ -101,6 +103,9 @@ class Intercept(TorchFunctionMode):
         """Run a function of torch, or ours in its place."""
         ours = _OURS.get(func)
         named = kwargs or {}
+        if ours is not None and any(issubclass(kind, Pending) for kind in types):
+            types = [kind for kind in types if not issubclass(kind, Pending)]
+            args, named = tree_map(tensor_of, (args, named))
         if ours is not None and any(issubclass(kind, torch.fx.Proxy) for kind in types):
             more = {} if self.strict_nonfinite is None else {"strict_nonfinite": self.strict_nonfinite}
             found: Any = torch.fx.Proxy.__torch_function__(taken(FUNCTIONS[func]), types, args, {**named, **more})

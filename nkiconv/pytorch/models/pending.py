@@ -8,10 +8,9 @@ error; so every order of calls gives the same values.
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
-import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ from torch.utils._pytree import tree_map
 from ...activations import ACTIVATIONS
 from ...errors import UnsupportedError, refuse
 from ..computers.host import activate
-from ..computers.modes import is_torchs
-from ..operators.statistics import known_stats
 from .moment import Moment, read_by_functions
 
 #: nkiconv's names of torch's functions; where one is several, by its options besides the tensor.
@@ -69,7 +66,9 @@ class Pending:
             "input: was changed in place between a norm, linear layer or upsampling and what computes its result, "
             "which convert(fuse=True) made one call; convert this model with fuse=False"
         )
-        is_as_it_was = all(version == version_of(one) for one, version in self.reads)
+        # where the one moment was under torch.compile and the other was not, nothing is known
+        known = ((version, version_of(one)) for one, version in self.reads)
+        is_as_it_was = all(then == now or None in (then, now) for then, now in known)
         refuse(UnsupportedError, "" if is_as_it_was else text)
 
     def input(self) -> Tensor:
@@ -111,9 +110,8 @@ class Pending:
 
     def but(self, **noted: Any) -> Any:
         """A copy with other attributes."""
-        found = copy.copy(self)
-        for name, one in noted.items():
-            setattr(found, name, one)
+        found = type(self).__new__(type(self))
+        vars(found).update(vars(self) | noted)
         return found
 
     @classmethod
@@ -144,28 +142,36 @@ class Pending:
     def __mul__(self, other: Any) -> Any:
         return self.stepped(torch.mul, operator.mul, other)
 
-    __radd__, __rmul__ = __add__, __mul__
+    __iadd__ = __radd__ = __add__  # the graphs show no other reader of what is added to
+    __rmul__ = __mul__
 
 
 def handed_on(kind: Callable[..., Pending], *given: Any, **named: Any) -> Any:
-    """A Pending whose instances are Tensors by isinstance, for other code. torch.compile cannot trace such classes;
-    under it only modules see a Pending."""
+    """A Pending whose instances are Tensors, for other code. torch.compile cannot trace such classes; under it only
+    modules see a Pending."""
     return (kind if torch.compiler.is_compiling() else _as_tensors(kind))(*given, **named)
 
 
-#: Files of torch that hand tensors to its C++, which would read the memory of one.
-_TO_CPP = ("torch.utils.checkpoint", "torch.autograd.function")
+def _without_data(kind: Any, *_: Any, **__: Any) -> Any:
+    """A tensor that torch's C++ may hold; it has no memory to read."""
+    return Tensor._make_wrapper_subclass(kind, (1,))
 
 
-def _told_class(one: Any) -> Any:
-    """The class by isinstance."""
-    return type(one) if sys._getframe(1).f_globals.get("__name__") in _TO_CPP else Tensor
+def _by_cpp(func: Any, types: Any, args: Any = (), named: Any = None) -> Tensor:
+    """A copy without derivatives, as torch.tensor makes it; all else is refused."""
+    if func is torch.ops.aten.detach.default:
+        return tensor_of(args[0]).detach()  # type: ignore[no-any-return]
+    raise UnsupportedError(
+        f"{func}: torch's C++ reads a result that convert(fuse=True) computes later; pass on result.clone() here, or "
+        f"convert this model with fuse=False"
+    )
 
 
 @functools.cache
 def _as_tensors(kind: Any) -> Any:
-    more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__class__": property(_told_class)}
-    return type(kind.__name__, (kind,), more)
+    more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__new__": _without_data}
+    more |= {"__torch_dispatch__": staticmethod(_by_cpp), "__class__": property(lambda _: Tensor)}
+    return types.new_class(kind.__name__, (kind, Tensor), exec_body=lambda body: body.update(more))
 
 
 def tensor_of(one: Any) -> Any:
@@ -184,7 +190,8 @@ for _name in (
     *("sub", "rsub", "isub", "imul", "truediv", "rtruediv", "itruediv", "floordiv", "rfloordiv", "mod", "rmod"),
     *("pow", "rpow", "matmul", "rmatmul", "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"),
     *("and", "rand", "or", "ror", "xor", "rxor", "getitem", "setitem", "contains", "reversed", "len", "iter"),
-    *("bool", "float", "int", "complex", "index", "format", "array", "deepcopy"),
+    *("ipow", "ifloordiv", "imod", "bool", "float", "int", "complex", "index", "format", "array"),
+    *("deepcopy", "reduce_ex"),
 ):
     setattr(Pending, f"__{_name}__", _through(f"__{_name}__"))
 read_by_functions(tensor_of)
@@ -277,10 +284,11 @@ class Modulated(Pending):
 
 class Normed(Modulated):
     """A norm of x, perhaps times a number for each channel, plus one, activated; norm: a module whose `plain_forward`
-    computes it; x: perhaps `Shifted`; own: the activation that the norm's forward ends with."""
+    computes it, in the mode, training or not, in which it was called; x: perhaps `Shifted`; own: the activation that
+    the norm's forward ends with."""
 
     def __init__(self, norm: Any, x: Tensor | Shifted, own: str | None = None) -> None:
-        self.norm = norm
+        self.norm_module, self.training = norm, norm.training
         self.x = x.y if isinstance(x, Shifted) else x
         self.shifted = x if isinstance(x, Shifted) else None
         self.rows = {}
@@ -309,10 +317,19 @@ class Normed(Modulated):
             x = one.around(x)
         return x
 
+    def is_open(self) -> bool:
+        """Not where the norm's mode has changed, either."""
+        return super().is_open() and self.norm_module.training is self.training
+
     def compute(self) -> Tensor:
         """By the norm, then numbers for each channel, the activation, the padding."""
         x = self.input() if self.shifted is None else self.shifted.compute()
-        z: Tensor = self.norm.plain_forward(x) if self.is_first() else self.norm.forward_again(x)
+        norm, now = self.norm_module, self.norm_module.training
+        norm.training = self.training
+        try:
+            z: Tensor = norm.plain_forward(x) if self.is_first() else norm.forward_again(x)
+        finally:
+            norm.training = now
         return self.finished(z)
 
     def finished(self, z: Tensor) -> Tensor:
@@ -466,27 +483,3 @@ class Divided(Pending):
     def __truediv__(self, other: Any) -> Any:
         y = self.value()
         return y if type(other) in (int, float) and other == 1 else y / tensor_of(other)
-
-
-#: Name of the attribute of a tensor that is (its statistics, how often it was changed in place then).
-_STATISTICS = "_nkiconv_statistics"
-
-
-def keep_statistics(y: Tensor, stats: Tensor) -> Tensor:
-    """The tensor y with its statistics (`channel_stats`) as an attribute; results of other operators have none.
-
-    Their derivatives go through y, for y's gradient is asked for too (`retain_grad`, hooks of tensors).
-    """
-    if torch.compiler.is_compiling():  # an operator's several results cannot have attributes there
-        y = y.view_as(y)
-    if y.requires_grad and torch.is_grad_enabled() and not is_torchs(y):
-        stats = known_stats(y, stats)
-    setattr(y, _STATISTICS, (stats, version_of(y)))
-    return y
-
-
-def statistics_of(x: Tensor) -> Tensor | None:
-    """The statistics that are noted on a tensor, if it was not changed in place since then, and has derivatives as
-    they have."""
-    stats, version = getattr(x, _STATISTICS, (None, None))
-    return stats if version == version_of(x) and x.requires_grad == getattr(stats, "requires_grad", None) else None

@@ -65,7 +65,7 @@ class Summed(Modulated):
         self.call, self.channels, self.x = call, channels, given[0]
         self.keep(*given)
         self.rows = {}
-        self.norm: Any = None
+        self.norm_module: Any = None
         self.activation: str | None = None
         self.last = False  # whether channels are the last axis
 
@@ -78,7 +78,8 @@ class Summed(Modulated):
     def finished(self, y: Tensor, last: bool) -> Tensor:
         """From the convolution's result, what its norm, for channels as the `last` axis or not, and the later steps
         make of it by themselves."""
-        z: Tensor = self.norm.plain_forward(y.movedim(1, -1)).movedim(-1, 1) if last else self.norm.plain_forward(y)
+        norm = self.norm_module.plain_forward
+        z: Tensor = norm(y.movedim(1, -1)).movedim(-1, 1) if last else norm(y)
         z = self.modulated(z)
         return z if self.activation is None else activate(z, self.activation)
 
@@ -94,7 +95,7 @@ class Summed(Modulated):
         drops nothing."""
         if drops_nothing(function, args, named):
             return self
-        if self.norm is None or self.last or self.activation is not None:
+        if self.norm_module is None or self.last or self.activation is not None:
             return None
         if function in (*PRODUCTS, *SUMS):
             return self.with_row(function, args, named, [1, self.channels, *self.x.shape[2:]])
@@ -190,10 +191,10 @@ def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A norm's class that notes itself on the `Summed` of its convolution."""
 
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
-        takes = isinstance(input, Summed) and input.is_open() and input.norm is None and not (args or named)
+        takes = isinstance(input, Summed) and input.is_open() and input.norm_module is None and not (args or named)
         takes = takes and (input.channels, input.last) == vars(self)[SEEN][1:] and not is_hooked(self)
         takes = takes and affine_of_pixels(self, input.channels) is not None
-        return input.but(norm=self) if takes else kind.forward(self, tensor_of(input), *args, **named)
+        return input.but(norm_module=self) if takes else kind.forward(self, tensor_of(input), *args, **named)
 
     return (kind,), {"forward": forward, "plain_forward": kind.forward}
 
@@ -212,11 +213,11 @@ def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             return kind.forward(self, *args, **named)
 
         def call(summed: Summed) -> Tensor:
-            together = None if summed.norm is None else _called(self, args, named, summed)
+            together = None if summed.norm_module is None else _called(self, args, named, summed)
             if together is not None:
                 return together
             y: Tensor = kind.forward(self, *args, **named)
-            return y if summed.norm is None else summed.finished(y, vars(summed.norm)[SEEN].last)
+            return y if summed.norm_module is None else summed.finished(y, vars(summed.norm_module)[SEEN].last)
 
         given = [one for one in read if isinstance(one, Tensor)]
         return handed_on(Summed, call, self.out_channels, given)
@@ -232,7 +233,7 @@ def _given(one: Any) -> Any:
 def _called(convolution: Any, args: tuple[Any, ...], named: dict[str, Any], summed: Summed) -> Tensor | None:
     """The result of one call of a convolution with its norm and the steps after it, for torch's forward or one that
     `videos` knows; None if it is neither, or if one call is slower."""
-    rank, module, activation = len(convolution.kernel_size), summed.norm, summed.activation
+    rank, module, activation = len(convolution.kernel_size), summed.norm_module, summed.activation
     norm = norm_of_kind(module, vars(module)[SEEN].kind, convolution.out_channels, **summed.modulation())
     own: Any = functional.conv2d if rank == 2 else functional.conv3d
     norm_arguments = {"y_norm": norm.kind, "y_norm_weight": norm.weight, "y_norm_bias": norm.bias}

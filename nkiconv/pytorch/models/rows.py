@@ -15,6 +15,8 @@ and branches on them need not be known. Nothing fuses under torch.compile and to
 from __future__ import annotations
 
 import inspect
+import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +35,7 @@ from ..fused_module import stored_filter
 from ..gated import gated_short_conv, glu_conv1d
 from .callers import has_hooks_after
 from .classes import define
-from .pending import PRODUCTS, Pending, activation_of, is_in_place, tensor_of, version_of
+from .pending import PRODUCTS, Pending, activation_of, handed_on, is_in_place, tensor_of, version_of
 
 _CHUNKS = (torch.Tensor.chunk, torch.chunk)
 _SPLITS = (torch.Tensor.split, torch.split)
@@ -52,17 +54,43 @@ class _Rows(Pending):
     """A pending tensor of rows, [N, C, W], computed from x."""
 
     def __init__(self, mode: Fusing, x: Tensor, shape: Sequence[int]) -> None:
-        self.mode, self.x, self.shape = mode, x, torch.Size(shape)
-        self.dtype, self.device, self.ndim = x.dtype, x.device, len(shape)
+        self.fusing, self.x, self.sizes = mode, x, torch.Size(shape)
         self.keep(x)
 
     def value(self) -> Tensor:
         """The tensor; while it is computed nothing becomes pending."""
-        before, self.mode.is_paused = self.mode.is_paused, True
+        before, self.fusing.is_paused = self.fusing.is_paused, True
         try:
             return super().value()
         finally:
-            self.mode.is_paused = before
+            self.fusing.is_paused = before
+
+    def __iadd__(self, other: Any) -> Any:
+        """In place, as other names may stand for this."""
+        return operator.iadd(self.value(), tensor_of(other))  # type: ignore[no-untyped-call]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Extents."""
+        return self.sizes if self.tensor is None else self.tensor.shape
+
+    @property
+    def ndim(self) -> int:
+        """Axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of x, until computed."""
+        return (self.x if self.tensor is None else self.tensor).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of x. A checkpoint asks its arguments for it before its first run, which must not compute what its second run
+        would find."""
+        if sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint":
+            self.value()
+        return self.x.device
 
     def dim(self) -> int:
         """Axes."""
@@ -100,7 +128,7 @@ class _Glu(_Rows):
 class _GluConvolved(_Rows):
     """The convolution of a GLU of x, perhaps with a BatchNorm's mean, variance, weight, bias and eps."""
 
-    norm: tuple[Any, ...] | None = None
+    affine: tuple[Any, ...] | None = None
 
     def __init__(self, mode: Fusing, x: Tensor, convolution: Any) -> None:
         sides: Any = convolution.padding if isinstance(convolution.padding, str) else convolution.padding[0]
@@ -116,27 +144,27 @@ class _GluConvolved(_Rows):
     def activated(self, activation: str | None) -> Tensor:
         """By one call with an activation."""
         weight, bias = self.convolution.weight, self.convolution.bias
-        if self.norm is not None:
-            mean, variance, scale, shift, eps = self.norm
+        if self.affine is not None:
+            mean, variance, scale, shift, eps = self.affine
             scale = torch.rsqrt(host.wide(variance) + eps) * (1 if scale is None else scale)
             offset = -mean * scale + (0 if shift is None else shift)
             offset = offset if bias is None else offset + bias * scale
             weight, bias = (weight * scale[:, None, None]).to(weight.dtype), offset.to(weight.dtype)
-            self.mode.norms.append(mean)
+            self.fusing.norms.append(mean)
         more = {"padding": self.sides, "activation": activation, "layer": self.convolution.layer}
         y: Tensor = glu_conv1d(self.input(), weight, bias, **more)
-        steps = " and ".join(filter(None, ["BatchNorm" * (self.norm is not None), activation]))
-        self.mode.calls.append(f"glu_conv1d{' with ' * bool(steps)}{steps}")
+        steps = " and ".join(filter(None, ["BatchNorm" * (self.affine is not None), activation]))
+        self.fusing.calls.append(f"glu_conv1d{' with ' * bool(steps)}{steps}")
         return y
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A BatchNorm with fixed statistics, then an activation."""
-        if function is F.batch_norm and self.norm is None:
+        if function is F.batch_norm and self.affine is None:
             bound = _BATCH_NORM.bind(self, *args, **named)
             bound.apply_defaults()
             norm = [bound.arguments[name] for name in ("running_mean", "running_var", "weight", "bias", "eps")]
             taken = bound.arguments["training"] or norm[0] is None or norm[1] is None  # statistics of this batch
-            return None if taken else self.but(norm=tuple(norm))
+            return None if taken else self.but(affine=tuple(norm))
         activation = activation_of(function, named)
         return None if activation is None or is_in_place(function, args, named) else self.activated(activation)
 
@@ -180,7 +208,7 @@ class _Causal(_Rows):
         """By the function that was called."""
         self.input()
         if self.sliced:
-            self.mode.calls.append("causal_conv1d_fn")
+            self.fusing.calls.append("causal_conv1d_fn")
         y: Tensor = causal_conv1d_fn(**tree_map(tensor_of, self.given))
         return y
 
@@ -192,7 +220,7 @@ class _Causal(_Rows):
     def transpose(self, dim0: int, dim1: int) -> Any:
         """With tokens first, still pending."""
         pends = {dim0 % 3, dim1 % 3} == {1, 2} and self.places is None and self.is_open()
-        return _Tokens(self) if pends else self.value().transpose(dim0, dim1)
+        return handed_on(_Tokens, self) if pends else self.value().transpose(dim0, dim1)
 
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The product with the third chunk; tokens first."""
@@ -204,7 +232,7 @@ class _Causal(_Rows):
 
     def _gated(self, factor: Any) -> Any:
         x, places = self.input(), self.places
-        at = self.mode.chunk_of(factor)
+        at = self.fusing.chunk_of(factor)
         if places is None or at is None or at[0] is not x or at[1] in places:
             return None
         letters = {places[0]: "B", places[1]: "x", at[1]: "C"}
@@ -212,7 +240,7 @@ class _Causal(_Rows):
         order = "".join(letters[place] for place in range(3))
         layout, rows = _stored(x)
         y: Tensor = gated_short_conv(rows, weight, bias, order=order, layout=layout, layer=layer)
-        self.mode.calls.append("gated_short_conv")
+        self.fusing.calls.append("gated_short_conv")
         return y.transpose(1, 2) if layout == "NWC" else y
 
 
@@ -221,7 +249,7 @@ class _Tokens(_Rows):
 
     def __init__(self, rows: _Causal) -> None:
         N, C, L = rows.shape
-        super().__init__(rows.mode, rows.x, (N, L, C))
+        super().__init__(rows.fusing, rows.x, (N, L, C))
         self.rows = rows
 
     def compute(self) -> Tensor:
@@ -231,7 +259,7 @@ class _Tokens(_Rows):
     def step(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A silu, a split of the channels."""
         if (found := self.rows.activated(function, args, named)) is not None:
-            return _Tokens(found)
+            return handed_on(_Tokens, found)
         named = {_SPLIT_SIZES.get(name, name): one for name, one in named.items()}
         return self.split(*args, **named) if function in _SPLITS else None
 
@@ -249,7 +277,7 @@ class _Tokens(_Rows):
             splits=tuple((1, size, False) for size in sizes), activation=given["activation"],
             layout=layout, layer=given["layer"], first_channel=first,
         )  # fmt: skip
-        self.mode.calls.append("causal_conv1d_split")
+        self.fusing.calls.append("causal_conv1d_split")
         return tuple(part.flatten(2) for part in parts)
 
 
@@ -262,7 +290,7 @@ class _Padded(_Rows):
     def __init__(self, mode: Fusing, plain: Any, convolution: Any, rows: Any) -> None:
         self.taps = convolution.kernel_size[0]
         super().__init__(mode, rows.x if isinstance(rows, _Product) else rows, rows.shape)
-        self.shape = torch.Size((*rows.shape[:2], rows.shape[2] + self.taps - 1))
+        self.sizes = torch.Size((*rows.shape[:2], rows.shape[2] + self.taps - 1))
         self.plain, self.convolution, self.rows = plain, convolution, rows
 
     def compute(self) -> Tensor:
@@ -282,7 +310,7 @@ class _Padded(_Rows):
         """The first columns, pending, or None."""
         self.check()
         weight, own = self.convolution.weight.squeeze(1), self.convolution
-        found = self.mode.convolved((self.rows, weight, own.bias), {"layer": own.layer, "strict_nonfinite": False})
+        found = self.fusing.convolved((self.rows, weight, own.bias), {"layer": own.layer, "strict_nonfinite": False})
         if found is not None:
             found.sliced = True
         return found
@@ -303,7 +331,7 @@ class _Padded(_Rows):
         fits = fits and convolution.groups == convolution.out_channels and rows.dim() == 3 and rows.shape[2] > 0
         fits = fits and rows.dtype == stored_filter(convolution).dtype and not taps_unsupported(taps)
         is_open = is_open and not has_hooks_after(convolution)
-        return _Padded(mode, plain, convolution, rows) if is_open and fits else None
+        return handed_on(_Padded, mode, plain, convolution, rows) if is_open and fits else None
 
 
 class Fusing(TorchFunctionMode):
@@ -350,14 +378,16 @@ class Fusing(TorchFunctionMode):
         return next(((x, place) for _, x, place, _ in found if x.requires_grad == one.requires_grad), None)
 
     def _glu(self, input: Any, dim: int = -1) -> _Glu | None:
-        takes = isinstance(input, Tensor) and input.dim() == 3 and dim % 3 == 1 and input.shape[1] % 2 == 0
-        return _Glu(self, input) if takes else None
+        if isinstance(input, Pending) or not isinstance(input, Tensor):
+            return None
+        takes = input.dim() == 3 and dim % 3 == 1 and input.shape[1] % 2 == 0
+        return handed_on(_Glu, self, input) if takes else None
 
     def _product(self, one: Any, other: Any) -> Any:
         first, second = self.chunk_of(one), self.chunk_of(other)
         if first is None or second is None or first[0] is not second[0] or first[1] == second[1]:
             return None
-        found = _Product(self, first[0], (one, other), (first[1], second[1]))
+        found = handed_on(_Product, self, first[0], (one, other), (first[1], second[1]))
         if not self.eager:
             return found
         self._products.append((found.value(), found, version_of(found.value())))
@@ -381,8 +411,10 @@ class Fusing(TorchFunctionMode):
         if x.dim() != 3 or x.dtype != weight.dtype or taps_unsupported(weight.shape[1]):
             return None
         if product is None or given["activation"] is not None:
-            return _Causal(self, x, {**given, "x": x})
-        return _Causal(self, product.input(), given, product.places)
+            found: _Causal = handed_on(_Causal, self, x, {**given, "x": x})
+        else:
+            found = handed_on(_Causal, self, product.input(), given, product.places)
+        return found
 
     def _product_of(self, x: Any) -> _Product | None:
         """The product that a tensor is or stands for; None for other tensors."""
@@ -422,7 +454,7 @@ def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
         fits = isinstance(input, _Glu) and input.is_open() and input.dtype == stored_filter(self).dtype
         if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
-            found = _GluConvolved(input.mode, input.input(), self)
+            found = handed_on(_GluConvolved, input.fusing, input.input(), self)
             return found if self.activation is None else found.activated(self.activation)
         strict = modes.wants_strict_nonfinite(self.strict_nonfinite)
         padded = None if args or named or strict else _Padded.of(kind.forward, self, input)
