@@ -94,14 +94,12 @@ def stats_of_pixels(x_hbm, stats_hbm):
             found = [Statistics(size) for _, size in tiles]
             # neighbouring pixels on a partition: one run of HBM if they have all channels
             side = max(1, min(most // cn, div_ceil(count, nl.tile_size.pmax)))
-            for start, size in cut_at(count, side * nl.tile_size.pmax):
-                for spot, partitions, each in ((0, size // side, side), (size // side * side, size % side, 1)):
-                    if partitions > 0:
-                        pixel = n * pixels + first + start + spot
-                        x_sbuf = nl.ndarray((partitions, each, cn), dtype=x_hbm.dtype, buffer=nl.sbuf)
-                        load(x_sbuf, x_hbm, [[each * C, partitions], [C, each], [1, cn]], pixel * C + c0)
-                        for one, part in zip(found, tiles):
-                            add_pixels(one, x_sbuf, part)
+            for start, partitions, each in lines_of(count, side):
+                x_sbuf = nl.ndarray((partitions, each, cn), dtype=x_hbm.dtype, buffer=nl.sbuf)
+                pixel = n * pixels + first + start
+                load(x_sbuf, x_hbm, [[each * C, partitions], [C, each], [1, cn]], pixel * C + c0)
+                for one, part in zip(found, tiles):
+                    add_pixels(one, x_sbuf, part)
             for one, (c, size) in zip(found, tiles):
                 store_stats(stats_hbm, [one], (n * C + c0 + c, size, 1))
 
