@@ -55,11 +55,6 @@ def book_vector(ledger, elements):
     ledger.vector = ledger.vector + START_WORK + elements * VECTOR_WORK
 
 
-def book_select(ledger, elements):
-    """Book GpSimd's work of a select of `elements` a partition."""
-    ledger.gpsimd = ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK_SELECT
-
-
 def pick(ledger, elements, fast):
     """The engine, Vector or Scalar, that would first finish an evacuation of `elements` a partition; books it there.
 
@@ -88,6 +83,12 @@ def pick_sum(ledger, elements, fast, in_psum=False):
     if not in_psum:
         works["gpsimd"] = GPSIMD_START_WORK + elements * GPSIMD_WORK
     return book_least(ledger, **works)
+
+
+def pick_select(ledger, elements, fast):
+    """As `pick`, between a select by GpSimd and the same as Vector's product with a mask."""
+    vector_work = START_WORK + elements * (VECTOR_WORK_16BIT if fast else VECTOR_WORK)
+    return book_least(ledger, vector=vector_work, gpsimd=GPSIMD_START_WORK + elements * GPSIMD_WORK_SELECT)
 
 
 def pick_memset(ledger, elements):

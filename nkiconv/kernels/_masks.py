@@ -38,9 +38,15 @@ def select_ones(rows, pattern, offset, dtype):
     return selected_sbuf
 
 
-def make_diagonals(w_sbuf, dtype):
-    """[rows, taps, rows] in SBUF: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
+def make_diagonals(w_sbuf, dtype, ones_sbuf=None):
+    """[rows, taps, rows] in SBUF: row p of block s is w[p, s] in column p and zero elsewhere, by one select of GpSimd,
+    or as a product with ones_sbuf, an identity matrix, by Vector, with 0 * NaN beside a NaN."""
     rows, taps = w_sbuf.shape
     diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
-    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf.expand_dim(2).broadcast(2, rows))
+    source = w_sbuf.expand_dim(2).broadcast(2, rows)
+    if ones_sbuf is None:
+        keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], source)
+    else:
+        ones = ones_sbuf[0:rows, 0:rows].expand_dim(1).broadcast(1, taps)
+        nisa.tensor_tensor(dst=diagonals_sbuf, data1=source, data2=ones, op=nl.multiply, engine=nisa.engine.vector)
     return diagonals_sbuf

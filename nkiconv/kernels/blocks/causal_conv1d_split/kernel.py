@@ -11,10 +11,10 @@ partitions and channels along the free axis, as y in HBM, and the dim of a head 
 Chunks of token-major x are gates: a factor of x arrives transposed beside it, and their product replaces x one step
 before its first matmul; a factor of z arrives as it is in HBM, and Vector multiplies by it as sums leave.
 
-Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd makes the diagonals of the next span, and issues stores;
-Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar evacuates a bank with the activation; Vector and
-GpSimd multiply x by its factor, and normalise, in stages of earlier steps. Bound by Tensor with S = 4 (893 ns a step
-against HBM's 733 in bf16); with fewer taps by HBM.
+Engine plan: Sync issues loads, SPANS_AHEAD spans ahead; GpSimd and Vector make the diagonals of the next span; GpSimd
+issues stores; Tensor sums, 128 columns a matmul, S matmuls a channel tile; Scalar evacuates a bank with the activation;
+Vector and GpSimd multiply x by its factor, and normalise, in stages of earlier steps. Bound by Tensor with S = 4 (893
+ns a step against HBM's 733 in bf16); with fewer taps by HBM; with few tokens by the diagonals.
 
 One `bn_stats` a head reads z once: count, mean and sum of squared deviations, of elements at even and odd places. The
 sum of squares adds both halves' deviations + count * mean^2: no term is negative, so nothing cancels. Compared with a
@@ -33,7 +33,7 @@ operand, and the sums have sequences on the partitions again. GpSimd loads and s
 (descriptors are made as it runs).
 
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches all channels of its tile, at most 128, at the tokens
-whose windows hold it.
+whose windows hold it; one in a filter too, at all tokens.
 """
 
 from dataclasses import dataclass
@@ -45,9 +45,9 @@ from ....schedules.depthwise import chunk_start, gate_of
 from ....schedules.split import build, states_after, transposes_states
 from ....schedules.tiles import BANK_COLUMNS, cut_at, share, size_of, whole_words
 from ..._dma import load, load_from_rows, load_transposed, store, store_to_rows
-from ..._engines import book_select, book_vector, copy_balanced, new_ledger, pick_sum
+from ..._engines import book_vector, copy_balanced, is_16bit, new_ledger, pick_select, pick_sum
 from ..._epilogue import evacuate, load_bias_rows
-from ..._masks import make_diagonals
+from ..._masks import make_diagonals, select_ones
 from ..._prologue import finish_gates, gates_of
 from ..._warm import WARM_BLOCKS, accumulator, warm_up, warm_zeros
 from ...conv.filter_feed import transpose_into
@@ -75,7 +75,7 @@ def convolve_heads(operands, geometry, epilogue, eps):
     for index, step in enumerate(steps):
         for span in spans[loaded : numbers[step.span] + SPANS_AHEAD + 1]:
             if span.group not in filters:
-                found = load_filters(operands, geometry, span.group, loaded == 0, out.ledger)
+                found = load_filters(operands, geometry, span.group, loaded == 0, out)
                 filters = {**dict(list(filters.items())[-1:]), span.group: found}
             held[span] = load_span(operands, geometry, span), filters[span.group]
             loaded += 1
@@ -182,7 +182,7 @@ def load_state(operands, geometry, group, first, images, slots=None):
     return state_sbuf
 
 
-def load_filters(operands, geometry, group, first, ledger):
+def load_filters(operands, geometry, group, first, out):
     """(diagonals, bias) of a group in SBUF: a matrix [partitions, S, partitions] for each tile, with the filters of tap
     s on its diagonal; [128, channels] fp32 on all partitions, or None.
 
@@ -194,9 +194,9 @@ def load_filters(operands, geometry, group, first, ledger):
         load(w_sbuf, operands.w, [[run.row_step * S, run.rows], [run.tile_step * S, run.tiles], [1, S]], run.c0 * S)
         each = 1 if first else run.tiles
         for tile in range(0, run.tiles, each):
-            book_select(ledger, each * S * run.rows)
             taps = w_sbuf[:, tile : tile + each].reshape((run.rows, each * S))
-            found = make_diagonals(taps, operands.w.dtype)
+            by_vector = pick_select(out.ledger, each * S * run.rows, is_16bit(taps.dtype)) == nisa.engine.vector
+            found = make_diagonals(taps, operands.w.dtype, out.ones_of(taps.dtype) if by_vector else None)
             diagonals += [found[0 : run.rows, one * S : (one + 1) * S, 0 : run.rows] for one in range(each)]
     return diagonals, load_bias_rows(operands.bias, group.c0, group.count)
 
@@ -211,7 +211,13 @@ class Results:
 
     def __init__(self, parts, epilogue, eps, warm=()):
         self.parts, self.epilogue, self.eps, self.ledger, self.norms = parts, epilogue, eps, new_ledger(), []
-        self.warm = warm
+        self.warm, self.ones_sbuf = warm, None
+
+    def ones_of(self, dtype):
+        """An identity matrix [128, 128] of a dtype."""
+        if self.ones_sbuf is None:
+            self.ones_sbuf = select_ones(nl.tile_size.pmax, [[-1, nl.tile_size.pmax]], 0, dtype)
+        return self.ones_sbuf
 
     def add(self, group, count, window, filters, step, token, factor=None):
         """Compute y of `count` tokens of a group.
@@ -346,7 +352,7 @@ def step_heads(operands, geometry, epilogue, eps, tokens):
         loaded = index + min(ahead, GROUPS_AHEAD) if operands.indices == None else (index // batch + 1) * batch
         for step in steps[len(held) : loaded]:
             held.append(load_group(operands, geometry, step, tokens, slots))
-            held[-1].filters = load_filters(operands, geometry, held[-1].group, len(held) == 1, out.ledger)
+            held[-1].filters = load_filters(operands, geometry, held[-1].group, len(held) == 1, out)
         if index < count:
             places = range(geometry.S - 1 + T)
             held[index].positions = [transpose_position(held[index], place, out.ledger) for place in places]
