@@ -244,11 +244,12 @@ def main() -> int:
     if asked.write and (asked.way or asked.only or asked.kept or asked.algorithm):
         parser.error("--write: chooses all rows anew; drop --way, --only, --kept and --algorithm")
     table = read()
+    algorithms = {key: row.algorithm for key, row in table.items()}  # of new problems it has none
     given = [
         (name, request, way, table.get((name, way)) if asked.kept else None)
         for name, request in requests()
         for way in asked.way or WAYS
-        if asked.only in name and (not asked.algorithm or asked.algorithm in table[name, way].algorithm)
+        if asked.only in name and (not asked.algorithm or asked.algorithm in algorithms.get((name, way), ""))
     ]
     if not given:
         parser.error("no problem has this in its name, or no row this algorithm; drop --only or --algorithm")
