@@ -45,8 +45,7 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     taps = min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
     filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)
     there_ns = first_load_ns(target) + filters_ns
-    *narrow, end = mixed_cuts(first.qn, plan, True)
-    x_ns = _loaded_ns(geometry, target, first.rows, narrow[0] if narrow else end)
+    x_ns = _loaded_ns(geometry, target, first.rows, mixed_cuts(first.qn, plan, True)[0])
     # a DMA for each image, about, if images have several groups each
     images = len({n for n, _ in first.groups})
     triggers_ns = (1 + (1 if images == len(first.groups) else images)) * target.static_issue_ns
@@ -59,11 +58,6 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     stored_ns = _stored_ns(geometry, epilogue, target, last.rows, pieces[-1].qn)
     end_ns = _last_ns(pieces[-1], target) + target.hop_dma_ns + target.first_packet_ns + stored_ns + target.dma_end_ns
     hidden_ns = begin_ns - target.first_packet_ns + stored_ns
-    if narrow:  # the rest of the first tile is one load, which its narrow pieces hide in part
-        share = narrow[-1] / sum(tile.qn * count for tile, count in zip(tiles, times, strict=True))
-        rest_ns = _loaded_ns(geometry, target, first.rows, end - narrow[-1])
-        wait_ns = max(0.0, rest_ns - share * max(busy.tensor, *busy.others(busy.dma)))
-        begin_ns, hidden_ns = begin_ns + wait_ns, hidden_ns + wait_ns
     return total_ns(target, begin_ns, hidden_ns, busy, end_ns, made_ns=made_ns)
 
 
