@@ -264,9 +264,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     x_ns += first.rows_in + first.read_in + stage_ns
     bands_ns = max(there_ns + target.static_issue_ns + filters_ns, zeros_ns * blocks.buffer_groups)
     bands_ns += there_ns + triggers_ns + run_ns * blocks.buffer_groups
-    # rows of the second tile are transposed from the first group on
-    second_ns = rows_ns + works[1].load + run_ns if len(works) > 1 else 0.0
-    start_ns = max(x_ns, bands_ns, second_ns)
+    start_ns = max(x_ns, bands_ns)
     end_ns = last.rows_out + last.read_out + target.hop_ns + target.matmul_done_ns + target.hop_dma_ns
     end_ns += 0.0 if settings.x_stationary else stage_ns
     end_ns += target.static_issue_ns + target.first_packet_ns + last.store + target.dma_end_ns
