@@ -7,7 +7,6 @@ functions) would read the memory of a tensor in a Pending.
 
 from __future__ import annotations
 
-import functools
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .classes import change_class, define, is_changed
+from .classes import Changed, change_class
 from .pending import Pending, tensor_of
 
 #: Name of the attribute of a module with the proofs whose chains run in its forward.
@@ -59,22 +58,18 @@ def within(module: torch.nn.Module) -> Iterator[None]:
         vars(_RUNNING).update({"where": None, "proofs": frozenset(), **before})
 
 
-@define
-def computes(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class whose forward returns tensors, unless it is called within another one of the same proof, and no hook
+class Computes(Changed):
+    """A module whose forward returns tensors, unless it is called within another one of the same proof, and no hook
     comes after it: one may read the result, or, as FSDP's, take parameters away of which that is computed."""
 
-    @functools.wraps(kind.forward)
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
+    def forward(self, *args: Any, **named: Any) -> Any:
         is_outermost = not torch.compiler.is_compiling() and bool(_new(self))
         with within(self) if is_outermost else nullcontext():
-            found = kind.forward(self, *args, **named)
+            found = super().forward(*args, **named)
         if torch.compiler.is_compiling() or not (is_outermost or has_hooks_after(self)):
             return found
         pends = any(isinstance(one, Pending) for one in tree_leaves(found))
         return tree_map(tensor_of, found) if pends else found
-
-    return (kind,), {"forward": forward}
 
 
 def has_hooks_after(module: torch.nn.Module) -> bool:
@@ -101,8 +96,7 @@ def take(model: torch.nn.Module, handing: Mapping[str, str], prefixes: Iterable[
         proof = proofs.setdefault(prefix, uuid.uuid4().hex)
         for module in filter(_can_change, map(model.get_submodule, around)):
             vars(module)[_PROOFS] = vars(module).get(_PROOFS, frozenset()) | {proof}
-            if not is_changed(module, computes):
-                change_class(module, computes)
+            change_class(module, Computes)
 
 
 def _dotted(name: str) -> str:

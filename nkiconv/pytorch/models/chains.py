@@ -20,9 +20,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..computers import modes
 from ..fused_module import operator_of, stored_filter
-from .classes import change_class, is_changed, ours
+from .classes import change_class, ours
 from .follows import Kinds, Region, module_of
-from .fusing import After, Ends, activation_of_norm, fused, hands_on, is_channel_norm, mark, norm_arguments
+from .fusing import After, Ends, HandsOn, activation_of_norm, fused, is_channel_norm, mark, norm_arguments
 from .norms import CLOSE, alone_of
 from .pending import Normed, Padding
 from .producers import are_hooked, is_of_channels, of_norms, only_user, quotient_after, sum_after
@@ -77,7 +77,7 @@ def find(
         ways = steps.get(name, {_unseen(name, module, unproved)})
         if name in folded:
             chains.append(Chain(name, reason="is folded into the convolution before it"))
-        elif is_changed(module, hands_on):
+        elif isinstance(module, HandsOn):
             chains.append(Chain(name, reason="is in a fused chain already"))
         elif told := sorted(one for one in ways if isinstance(one, str)):
             chains.append(Chain(name, reason=told[0]))
@@ -279,7 +279,7 @@ def take(model: torch.nn.Module, fusible: Sequence[Chain]) -> None:
     for chain in fusible:
         assert chain.convolution is not None
         norm = model.get_submodule(chain.norm)
-        change_class(norm, hands_on)
+        change_class(norm, HandsOn)
         mark(norm, Ends(statistics=bool(chain.statistics)))
         after = ends.get(chain.convolution, Ends())
         ends[chain.convolution] = after._replace(adds=chain.adds, over_one=chain.over_one)

@@ -7,9 +7,8 @@ are pickled by the class that it was made from.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils import parametrize
@@ -24,71 +23,76 @@ OURS: dict[type, type] = {
     for rank in (1, 2, 3)
     for name in (f"Conv{rank}d", f"ConvTranspose{rank}d")
 }
-Change = Callable[[Any], Any]
-_CHANGES: dict[str, Change] = {}
+#: Functions from a class to its subclass, by the name of what changes.
+_CHANGES: dict[str, Callable[[Any], Any]] = {}
 
 
-def define(made: Callable[[Any], tuple[tuple[type, ...], dict[str, Any]]]) -> Change:
-    """A function from a class to its subclass; made: gives the subclass's bases and namespace. Its forward has the
-    signature of the class's: torch.export and trainers read it."""
+class Changed(torch.nn.Module):
+    """Methods that a module gets in front of its class's: `change_class` makes a class of both, in which a forward
+    calls super()'s. nkiconv_traced: whether torch.fx looks into it, which calls torch's modules as they are.
+    plain_forward, where a subclass has it: the forward of the module's class."""
 
-    @functools.cache
-    def of_forward(kind: Any, _forward: Any) -> Any:
-        bases, more = made(kind)
-        own = {name: getattr(kind, name) for name in ("__module__", "__doc__", "__qualname__")}
-        if "forward" in more:
-            more["forward"].__signature__ = inspect.signature(kind.forward)
-        return type(kind)(kind.__name__, bases, {**own, "__reduce_ex__": _reduce, "_changed": (name, kind), **more})
+    nkiconv_traced = False
+    if TYPE_CHECKING:  # attributes are the class's
 
-    def changed(kind: Any) -> Any:
-        return of_forward(kind, kind.forward)  # as it is now: forwards of classes are replaced
+        def __getattr__(self, name: str) -> Any: ...
 
-    name = made.__name__
-    _CHANGES[name] = changed
-    return changed
+    def __init_subclass__(cls, **named: Any) -> None:
+        what: Any = cls
+        if cls.__bases__ == (Changed,):  # no class of both
+            _CHANGES[cls.__name__] = lambda kind: _both(what, kind, kind.forward)  # as it is now: some are replaced
 
 
-@define
-def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+@functools.cache
+def _both(change: Any, kind: Any, forward: Any) -> Any:
+    """A class and a change. Its forward has the signature of the class's: torch.export and trainers read it."""
+
+    @functools.wraps(forward)
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        return change.forward(self, *args, **named)
+
+    plain = {"plain_forward": forward} if hasattr(change, "plain_forward") else {}
+    found = _made(change.__name__, kind, (change, kind), {"forward": call, **plain})
+    found.__module__ = change.__module__ if change.nkiconv_traced else found.__module__
+    return found
+
+
+def _made(name: str, kind: Any, bases: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    own = {one: getattr(kind, one) for one in ("__module__", "__doc__", "__qualname__")}
+    return type(kind)(kind.__name__, bases, {**own, "__reduce_ex__": _reduce, "_changed": (name, kind), **more})
+
+
+@functools.cache
+def _converted(kind: Any, _forward: Any) -> Any:
     """One of our classes and the module's own at once, of a subclass of torch's: without a forward of its own, or with
     one that `videos` knows."""
     base = next(ours for theirs, ours in OURS.items() if issubclass(kind, theirs))
     known = videos.forward_of(kind)
-    return ((base, kind), {}) if known is None else ((kind, base), known)
-
-
-@define
-def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A subclass whose forward runs under `intercept` with the module's attribute STRICT."""
-
-    @functools.wraps(kind.forward)
-    def call(self: Any, *args: Any, **named: Any) -> Any:
-        with intercept(getattr(self, STRICT, None)):
-            return kind.forward(self, *args, **named)  # as it is in this call
-
-    return (kind,), {"forward": call}
-
-
-@define
-def left_out(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class whose forward stays torch's under `intercept` too."""
-
-    @functools.wraps(kind.forward)
-    def call(self: Any, *args: Any, **named: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return kind.forward(self, *args, **named)
-
-    return (kind,), {"forward": call}
+    return _made("ours", kind, (base, kind) if known is None else (kind, base), known or {})
 
 
 def ours(kind: Any) -> Any:
     """Our class for torch's or for a subclass of it."""
-    return OURS[kind] if kind in OURS else converted(kind)
+    return OURS[kind] if kind in OURS else _converted(kind, kind.forward)
 
 
-def is_changed(module: torch.nn.Module, change: Change) -> bool:
-    """Whether a module's class is one that `change` made, perhaps below others."""
-    return any(_CHANGES[name] is change for name in _history(type(module))[0])
+_CHANGES["ours"] = ours
+
+
+class Intercepted(Changed):
+    """A module whose forward runs under `intercept` with its attribute STRICT."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        with intercept(getattr(self, STRICT, None)):
+            return super().forward(*args, **named)
+
+
+class LeftOut(Changed):
+    """A module whose forward stays torch's under `intercept` too."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return super().forward(*args, **named)
 
 
 def _history(kind: Any) -> tuple[tuple[str, ...], Any]:
@@ -105,12 +109,15 @@ def origin(kind: Any) -> Any:
     return _history(kind)[1]
 
 
-def change_class(module: Any, change: Change) -> None:
-    """Give a module the class that `change` makes of its own.
+def change_class(module: Any, what: Any) -> None:
+    """Give a module the class that a `Changed`, or the function `ours`, makes of its own, unless it has it.
 
     torch made one for each parametrized module, on top of the original: again on top of ours, torch undoes it as well.
     """
     kind: Any = type(module)
+    if isinstance(what, type) and isinstance(module, what):
+        return
+    change = _CHANGES[what.__name__]
     if parametrize.is_parametrized(module):
         namespace = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
         module.__class__ = type(kind.__name__, (change(kind.__bases__[0]),), namespace)

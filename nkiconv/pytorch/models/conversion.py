@@ -24,7 +24,7 @@ from ..computers import modes
 from ..fused_module import filter_shape, operator_of
 from ..operators.tensor_kinds import DTYPES
 from . import batchnorm, fusion, graphs, videos
-from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
+from .classes import OURS, Intercepted, LeftOut, change_class, ours
 from .flops import share_of
 from .fusion import Fusion
 from .intercept import STRICT, intercept
@@ -214,9 +214,9 @@ def _swap_all(
             module.layer, module.strict_nonfinite = entry.name or None, strict_nonfinite
         elif entry.function == CALLED:
             vars(module)[STRICT] = strict_nonfinite
-            change_class(module, intercepted)
+            change_class(module, Intercepted)
         elif entry.reason == FILTERED and functional:
-            change_class(module, left_out)
+            change_class(module, LeftOut)
 
 
 def _can_be_copied(model: torch.nn.Module) -> bool:
@@ -260,11 +260,9 @@ def _intercepted(model: Any, strict_nonfinite: bool | None) -> Any:
                 return own(*args, **named)
 
         model.forward = forward
-    elif not (
-        isinstance(model, (_ConvNd, torch.jit.ScriptModule, torch.fx.GraphModule)) or is_changed(model, intercepted)
-    ):
+    elif not isinstance(model, (_ConvNd, torch.jit.ScriptModule, torch.fx.GraphModule, Intercepted)):
         vars(model)[STRICT] = strict_nonfinite
-        change_class(model, intercepted)
+        change_class(model, Intercepted)
     return model
 
 
@@ -341,9 +339,9 @@ def _reasons(module: torch.nn.Module) -> Iterator[str]:
     """Why a module stays as it is."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "is scripted; convert the model before torch.jit.script"
-    elif isinstance(module, _CONVERTED) or is_changed(module, intercepted):
+    elif isinstance(module, (*_CONVERTED, Intercepted)):
         yield "is nkiconv's already"
-    elif is_changed(module, left_out):
+    elif isinstance(module, LeftOut):
         yield "was left out by a filter before; convert the model that was converted then"
     elif type(module).__module__.startswith("torch.ao.nn"):
         yield "is quantized, or prepared for it; nkiconv has no integer convolution"

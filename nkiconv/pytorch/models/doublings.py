@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ..computers.modes import is_autocast
 from ..fused_module import stored_filter
 from .chains import agrees
-from .classes import change_class, define
+from .classes import Changed, change_class
 from .follows import Kinds, Region, module_of
 from .fusing import doubled, ends_of, mark
 from .pending import Upsampled, handed_on, tensor_of
@@ -155,21 +155,18 @@ def _reasons(model: torch.nn.Module, name: str, taken: Sequence[str], polyphase:
 def take(model: torch.nn.Module, fused: Sequence[Doubling]) -> None:
     """Make modules return an `Upsampled`."""
     for one in fused:
-        change_class(model.get_submodule(one.name), doubles)
+        change_class(model.get_submodule(one.name), Doubles)
         for name in one.convolutions if one.polyphase else ():
             convolution = model.get_submodule(name)
             mark(convolution, ends_of(convolution)._replace(polyphase=True))
 
 
-@define
-def doubles(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class in whose forward images that are doubled are pending."""
+class Doubles(Changed):
+    """A module in whose forward images that are doubled are pending."""
 
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
+    def forward(self, *args: Any, **named: Any) -> Any:
         with _Doubling():
-            return kind.forward(self, *args, **named)
-
-    return (kind,), {"forward": forward}
+            return super().forward(*args, **named)
 
 
 class _Doubling(TorchFunctionMode):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..computers import modes
 from ..norm_act_modules import is_hooked
-from .classes import change_class, define
+from .classes import Changed, change_class
 from .pending import Joined, handed_on, tensor_of
 from .videos import fingerprint
 
@@ -34,6 +34,9 @@ _KNOWN: dict[str, Callable[..., Any]] = {
     "a662a4e979a97d3591cf070951c8ae1f53ce669b3a386d37b6482d90a6360566": _video_of_ltx,
     "11de05b5ab29e2c396fe3e992a5d6d8306db164c45441cac781223e703c50b83": _video_of_ltx2,
 }
+
+#: Attribute of a module: the function of `_KNOWN` for its forward.
+_VIDEO = "nkiconv_video"
 
 
 def find(model: torch.nn.Module, plain: Sequence[str]) -> tuple[str, ...]:
@@ -56,26 +59,23 @@ def _known(kind: Any) -> Callable[..., Any] | None:
 def take(model: torch.nn.Module, names: Sequence[str]) -> None:
     """Make these modules give their convolutions a `Joined`."""
     for name in names:
-        change_class(model.get_submodule(name), hands_on_planes)
+        module = model.get_submodule(name)
+        vars(module)[_VIDEO] = _known(type(module))
+        change_class(module, HandsOnPlanes)
 
 
-@define
-def hands_on_planes(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class with a known forward that joins nothing."""
-    video = _known(kind)
-    assert video is not None  # it was found to be known
+class HandsOnPlanes(Changed):
+    """A module with a known forward, which joins nothing."""
 
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
+    def forward(self, *args: Any, **named: Any) -> Any:
         try:
-            x = tensor_of(video(self, *args, **named))
+            x = tensor_of(vars(self)[_VIDEO](self, *args, **named))
             count = self.kernel_size[0] - 1
         except (AttributeError, TypeError):  # of a call that the module's own forward refuses
             x = None
         if not isinstance(x, Tensor) or not _takes_planes(self.conv, x, count):
-            return kind.forward(self, *args, **named)
+            return super().forward(*args, **named)
         return self.conv(handed_on(Joined, x, count))
-
-    return (kind,), {"forward": forward}
 
 
 def _takes_planes(convolution: Any, x: Tensor, count: int) -> bool:

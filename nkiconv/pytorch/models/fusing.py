@@ -27,7 +27,7 @@ from ..norm_act import channel_stats
 from ..norm_act_modules import is_hooked, running_statistics
 from ..operators.statistics import known_stats
 from ..transposed import conv_transpose2d, polyphase_filter
-from .classes import change_class, define, is_changed
+from .classes import Changed, change_class
 from .norms import activation_within, base_forward_of
 from .pending import Convolved, Joined, Normed, Shifted, Upsampled, handed_on, tensor_of, version_of
 from .prices import prologue_pays, statistics_pay, sum_pays
@@ -67,7 +67,7 @@ def ends_of(module: torch.nn.Module) -> Ends:
 def waits(module: torch.nn.Module) -> bool:
     """Whether a module returns a Pending; with hooks it computes at once."""
     ends = ends_of(module)
-    return ends.adds or ends.activates or ends.shifts or is_changed(module, hands_on)
+    return ends.adds or ends.activates or ends.shifts or isinstance(module, HandsOn)
 
 
 def is_channel_norm(module: torch.nn.Module | None) -> bool:
@@ -198,11 +198,12 @@ def _called(convolution: Any, x: Tensor, call: Callable[..., Any]) -> Tensor:
     return keep_statistics(*call(return_stats="channel"))
 
 
-@define
-def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A norm's class whose result is pending where a chain can take it."""
+class HandsOn(Changed):
+    """A norm whose result is pending where a chain can take it."""
 
-    def forward(self: Any, input: Any) -> Any:
+    nkiconv_traced, plain_forward = True, Changed.forward
+
+    def forward(self, input: Any) -> Any:
         shifted = isinstance(input, Shifted) and input.is_open()
         x = input.y if shifted else tensor_of(input)
         plain = (
@@ -212,31 +213,26 @@ def hands_on(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             or is_autocast(x.device.type)
         )
         if plain:
-            return kind.forward(self, tensor_of(input))
+            return super().forward(tensor_of(input))
         return handed_on(Normed, self, input if shifted else x, activation_of_norm(self))
 
-    def again(self: Any, input: Tensor) -> Tensor:
+    def forward_again(self: Any, input: Tensor) -> Tensor:
         """The result of forward, without moving running statistics again."""
         if not (self.training and isinstance(self, _BatchNorm)):
-            found: Tensor = kind.forward(self, input)
+            found: Tensor = self.plain_forward(input)
             return found
         y = F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
         own = activation_of_norm(self)
         return y if own is None else activate(y, own)
 
-    # torch.fx looks into a class that is not torch's
-    more = {"forward": forward, "plain_forward": kind.forward, "forward_again": again, "__module__": __name__}
-    return (kind,), more
 
+class TakesPending(Changed):
+    """A convolution that computes its chain with it."""
 
-@define
-def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A convolution's class that computes its chain with it."""
-
-    def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
+    def forward(self, input: Any, *args: Any, **named: Any) -> Any:
         images = len(self.kernel_size) + 2
         if args or named:
-            return kind.forward(self, tensor_of(input), *args, **named)
+            return super().forward(tensor_of(input), *args, **named)
         if isinstance(input, Normed) and input.is_open() and input.x.dim() == images and _fits(self, input):
             return _handed_on(self, input.input(), input)
         if isinstance(input, Upsampled) and input.is_open() and images == 4 and not self.transposed:
@@ -246,20 +242,17 @@ def takes_pending(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             return _handed_on(self, x, None, frames=frames)
         input = tensor_of(input)
         if not isinstance(input, Tensor) or input.dim() != images:
-            return kind.forward(self, input)
+            return super().forward(input)
         hooked = is_hooked(self)
         if not waits(self) or hooked or is_autocast(input.device.type):
-            return _called(self, input, functools.partial(kind.forward, self, input))
+            return _called(self, input, functools.partial(super().forward, input))
         return _handed_on(self, input, None)
-
-    return (kind,), {"forward": forward}
 
 
 def read_pending(model: torch.nn.Module, names: Sequence[str]) -> None:
     """Make all convolutions of these names accept a Pending as their input."""
     for name in names:
-        if not is_changed(model.get_submodule(name), takes_pending):
-            change_class(model.get_submodule(name), takes_pending)
+        change_class(model.get_submodule(name), TakesPending)
 
 
 def _handed_on(

@@ -24,7 +24,7 @@ from ..computers.host import activate
 from ..errors import NkiconvError
 from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
-from .classes import change_class, define, is_changed, origin
+from .classes import Changed, change_class, origin
 from .norms import affine_of_pixels, kind_of, norm_of_kind
 from .pending import PRODUCTS, SUMS, Joined, Modulated, drops_nothing, handed_on, tensor_of
 from .prices import norm_pays
@@ -130,7 +130,7 @@ def _pairs(model: torch.nn.Module) -> Iterator[tuple[str, str]]:
 def _reasons(model: torch.nn.Module, name: str, before: str | None, swapped: Sequence[str]) -> Iterator[str]:
     """Why a norm stays by itself, or ""; the first is the one to tell."""
     norm: Any = model.get_submodule(name)
-    if is_changed(norm, takes_sums):
+    if isinstance(norm, TakesSums):
         yield "is in a fused chain already"
     if before is None:
         yield "does not follow a convolution of a block whose code is known"
@@ -182,47 +182,44 @@ def take(model: torch.nn.Module, chains: Sequence[Chain]) -> None:
         assert chain.convolution is not None
         norm, convolution = model.get_submodule(chain.norm), model.get_submodule(chain.convolution)
         vars(norm)[SEEN] = _seen(norm, convolution)
-        change_class(norm, takes_sums)
-        change_class(convolution, hands_on_sums)
+        change_class(norm, TakesSums)
+        change_class(convolution, HandsOnSums)
 
 
-@define
-def takes_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A norm's class that notes itself on the `Summed` of its convolution."""
+class TakesSums(Changed):
+    """A norm that notes itself on the `Summed` of its convolution."""
 
-    def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
+    plain_forward = Changed.forward
+
+    def forward(self, input: Any, *args: Any, **named: Any) -> Any:
         takes = isinstance(input, Summed) and input.is_open() and input.norm_module is None and not (args or named)
         takes = takes and (input.channels, input.last) == vars(self)[SEEN][1:] and not is_hooked(self)
         takes = takes and affine_of_pixels(self, input.channels) is not None
-        return input.but(norm_module=self) if takes else kind.forward(self, tensor_of(input), *args, **named)
-
-    return (kind,), {"forward": forward, "plain_forward": kind.forward}
+        return input.but(norm_module=self) if takes else super().forward(tensor_of(input), *args, **named)
 
 
-@define
-def hands_on_sums(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A convolution's class whose result is pending until something but its norm asks for it."""
+class HandsOnSums(Changed):
+    """A convolution whose result is pending until something but its norm asks for it."""
 
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
+    def forward(self, *args: Any, **named: Any) -> Any:
         args, named = tuple(map(_given, args)), {name: tensor_of(one) for name, one in named.items()}
         read = [one.x if isinstance(one, Joined) else one for one in (*args, *named.values())]
         x = read[0] if args else None
         pends = isinstance(x, Tensor) and x.dim() == len(self.kernel_size) + 2 and not modes.is_autocast(x.device.type)
         pends = pends and self.activation is None and not torch.compiler.is_compiling()
+        plain = super().forward
         if not pends or is_hooked(self):
-            return kind.forward(self, *args, **named)
+            return plain(*args, **named)
 
         def call(summed: Summed) -> Tensor:
             together = None if summed.norm_module is None else _called(self, args, named, summed)
             if together is not None:
                 return together
-            y: Tensor = kind.forward(self, *args, **named)
+            y: Tensor = plain(*args, **named)
             return y if summed.norm_module is None else summed.finished(y, vars(summed.norm_module)[SEEN].last)
 
         given = [one for one in read if isinstance(one, Tensor)]
         return handed_on(Summed, call, self.out_channels, given)
-
-    return (kind,), {"forward": forward}
 
 
 def _given(one: Any) -> Any:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ..computers.modes import is_autocast
 from ..fused_module import stored_filter
 from ..norm_act_modules import is_hooked
-from .classes import change_class, define, is_changed
+from .classes import Changed, change_class
 from .follows import Kinds, module_of
 from .norms import affine_of_pixels, kind_of, norm_of_kind
 from .pending import Pending, tensor_of
@@ -28,7 +28,7 @@ FRONT = (0, 3, 1, 2)
 
 
 class NormedPixels(Pending):
-    """A norm of x [N, H, W, C], or [N, C, H, W] in `front`, whose module's own forward is `forward`."""
+    """A norm of x [N, H, W, C], or [N, C, H, W] in `front`, by its module; forward: of the module's class."""
 
     def __init__(self, module: Any, x: Tensor, forward: Any) -> None:
         self.module, self.x, self.forward = module, x, forward
@@ -38,7 +38,7 @@ class NormedPixels(Pending):
 
     def compute(self) -> Tensor:
         """By the norm."""
-        y: Tensor = self.forward(self.module, self.input())
+        y: Tensor = self.forward(self.input())
         return y
 
     def images(self) -> Tensor:
@@ -51,19 +51,16 @@ class NormedPixels(Pending):
         return {"x_norm": kind, "x_norm_weight": weight, "x_norm_bias": bias, "x_norm_eps": eps}
 
 
-@define
-def hands_on_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A norm's class whose result of an image is NormedPixels."""
+class HandsOnPixels(Changed):
+    """A norm whose result of an image is NormedPixels."""
 
-    def forward(self: Any, input: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         x = tensor_of(input)
         pends = isinstance(x, Tensor) and x.dim() == 4 and not is_autocast(x.device.type)
         pends = pends and affine_of_pixels(self, x.shape[-1 if vars(self)[_KIND][1] else 1]) is not None
         if not pends or is_hooked(self):
-            return kind.forward(self, x)
-        return NormedPixels(self, x, kind.forward)
-
-    return (kind,), {"forward": forward}
+            return super().forward(x)
+        return NormedPixels(self, x, super().forward)
 
 
 def channels_of(layer: Any) -> tuple[int, int]:
@@ -85,7 +82,7 @@ def norm_before(layer: fx.Node, kinds: Kinds, last: bool) -> str | None:
     around = modules_around(node) - modules_around(layer)
     name = str(node.target) if node.op == "call_module" else max(around, key=len, default="")
     norm, linear = kinds.get(name) if name else None, kinds[str(layer.target)]
-    if norm is None or is_changed(norm, hands_on_pixels) or not isinstance(getattr(norm, "eps", None), float):
+    if norm is None or isinstance(norm, HandsOnPixels) or not isinstance(getattr(norm, "eps", None), float):
         return None
     inputs, is_meta = channels_of(linear)[0], stored_filter(linear).is_meta
     hooked = is_hooked(norm) or "forward" in vars(norm)
@@ -97,4 +94,4 @@ def norm_before(layer: fx.Node, kinds: Kinds, last: bool) -> str | None:
 def take(norm: Any, channels: int, is_meta: bool, last: bool) -> None:
     """Make a norm return `NormedPixels`."""
     vars(norm)[_KIND] = (kind_of(norm, channels, 2, is_meta, last), last)
-    change_class(norm, hands_on_pixels)
+    change_class(norm, HandsOnPixels)

@@ -27,7 +27,7 @@ from ..operators.tensor_kinds import DTYPES
 from ..pointwise import pointwise_mlp, unsupported
 from . import pixel_inputs
 from .chains import activation_at
-from .classes import change_class, define, is_changed
+from .classes import Changed, change_class
 from .follows import Region, module_of
 from .intercept import STRICT
 from .only_ways import mlp_of
@@ -173,17 +173,18 @@ def is_pointwise(module: torch.nn.Module) -> bool:
     )
 
 
-@define
-def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A layer's class whose result of [N, H, W, C], or [N, C, H, W] of a convolution, is Pixels."""
+class MakesPixels(Changed):
+    """A layer whose result of [N, H, W, C], or [N, C, H, W] of a convolution, is Pixels."""
 
-    def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
+    nkiconv_traced = True
+
+    def forward(self, input: Any, *args: Any, **named: Any) -> Any:
         hooked = args or named or is_hooked(self)
         if isinstance(input, Pixels) and input.can_be_before(self) and not hooked:
             return handed_on(Pixels, self, input.x, input)
         others = isinstance(input, Pending) or not isinstance(input, Tensor)  # of a norm, or of torch.fx
         if is_pointwise(self) and others and not isinstance(input, (Pixels, NormedPixels)):
-            return kind.forward(self, input, *args, **named)
+            return super().forward(input, *args, **named)
         norm = input if isinstance(input, NormedPixels) and input.front == is_pointwise(self) else None
         norm = None if norm is None or not norm.is_open() else norm
         input = tensor_of(input) if norm is None else norm.x
@@ -196,10 +197,8 @@ def makes_pixels(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
             or is_autocast(input.device.type)
         )
         if plain:
-            return kind.forward(self, input if norm is None else norm.value(), *args, **named)
+            return super().forward(input if norm is None else norm.value(), *args, **named)
         return handed_on(Pixels, self, input if is_pointwise(self) else input.permute(FRONT), normed=norm)
-
-    return (kind,), {"forward": forward, "__module__": __name__}
 
 
 class _Found(NamedTuple):
@@ -325,7 +324,7 @@ def _reasons(model: torch.nn.Module, found: PixelLayer, inside: str, swapped: Se
     _, *parts = model.get_submodule(inside).modules()
     if found.reason:
         yield found.reason
-    if is_changed(linear, makes_pixels):
+    if isinstance(linear, MakesPixels):
         yield "is a convolution already"
     if is_pointwise(linear):
         if found.name not in swapped:
@@ -345,7 +344,7 @@ def take(model: torch.nn.Module, layers: Sequence[PixelLayer], strict_nonfinite:
     for layer in layers:
         module = model.get_submodule(layer.name)
         vars(module).update({LAYER: layer.name, STRICT: strict_nonfinite})
-        change_class(module, makes_pixels)
+        change_class(module, MakesPixels)
         if layer.norm is not None:
             norm, last = model.get_submodule(layer.norm), not is_pointwise(module)
             pixel_inputs.take(norm, channels_of(module)[0], stored_filter(module).is_meta, last)

@@ -38,13 +38,12 @@ from ..operators.gradients import GRADIENT
 from ..operators.tensor_kinds import DTYPES
 from . import pixel_chains
 from .callers import READS_NOTHING
-from .classes import is_changed
 from .conversion import convert, copied
 from .flops import POINTWISE_MLP, Share, flops_of, is_convolution
 from .fusing import waits
 from .only_ways import mlp_of
-from .pixel_inputs import hands_on_pixels
-from .pixel_layers import makes_pixels
+from .pixel_inputs import HandsOnPixels
+from .pixel_layers import MakesPixels
 from .report import Report
 from .statistics_plan import KERNELS, Statistics, statistics_of
 
@@ -257,12 +256,8 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
 
     setattr(leave, READS_NOTHING, True)
     # a module that returns a Pending computes it at once if it has hooks
-    pends = makes_pixels, hands_on_pixels, pixel_chains.hands_on_sums, pixel_chains.takes_sums
-    parts = {
-        name: one
-        for name, one in model.named_modules()
-        if not (waits(one) or any(is_changed(one, each) for each in pends))
-    }
+    pends = MakesPixels, HandsOnPixels, pixel_chains.HandsOnSums, pixel_chains.TakesSums
+    parts = {name: one for name, one in model.named_modules() if not (waits(one) or isinstance(one, pends))}
     hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in parts.items()]
     hooks += [module.register_forward_hook(leave, always_call=True) for module in parts.values()]
     try:

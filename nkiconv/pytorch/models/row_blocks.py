@@ -17,10 +17,10 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..computers import modes
 from ..norm_act_modules import is_hooked
-from .classes import change_class, is_changed, ours
+from .classes import change_class, ours
 from .norms import CLOSE, alone_of
 from .report import RowBlock
-from .rows import CALLS, Fusing, fuses_rows, takes_glu
+from .rows import CALLS, FusesRows, Fusing, TakesGlu
 from .ways import Copy
 
 #: Rows of a probe, and its tokens beyond those that the filter spans.
@@ -50,7 +50,7 @@ def find(
 def _reasons(module: torch.nn.Module, is_left: bool, strict_nonfinite: bool | None) -> Iterator[str]:
     """Reasons against fusing a module that do not depend on its forward."""
     parts = [one for one in module.modules() if one is not module]
-    yield "is fused already" * is_changed(module, fuses_rows)
+    yield "is fused already" * isinstance(module, FusesRows)
     yield "its convolution is not swapped by this call, as its own row says" * is_left
     yield "fused calls have no strict_nonfinite" * modes.wants_strict_nonfinite(strict_nonfinite)
     hooks = is_hooked(*parts)
@@ -149,8 +149,8 @@ def _take_one(module: torch.nn.Module, convolutions: Sequence[str]) -> None:
         if not hasattr(part, "_convolved"):
             change_class(part, ours)
             part.layer, part.strict_nonfinite = None, None
-        change_class(part, takes_glu)
-    change_class(module, fuses_rows)
+        change_class(part, TakesGlu)
+    change_class(module, FusesRows)
 
 
 def take(target: torch.nn.Module, blocks: Sequence[RowBlock], swapped: Sequence[str]) -> None:

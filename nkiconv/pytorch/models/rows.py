@@ -34,7 +34,7 @@ from ..computers import host, modes
 from ..fused_module import stored_filter
 from ..gated import gated_short_conv, glu_conv1d
 from .callers import has_hooks_after
-from .classes import define
+from .classes import Changed
 from .pending import PRODUCTS, Pending, activation_of, handed_on, is_in_place, tensor_of, version_of
 
 _CHUNKS = (torch.Tensor.chunk, torch.chunk)
@@ -284,7 +284,7 @@ class _Tokens(_Rows):
 class _Padded(_Rows):
     """A module's convolution of rows with as many zeros on either side as it has taps, less one.
 
-    plain: the module's forward; rows: what it is given, perhaps a product.
+    plain: the forward of the module's class; rows: what it is given, perhaps a product.
     """
 
     def __init__(self, mode: Fusing, plain: Any, convolution: Any, rows: Any) -> None:
@@ -296,7 +296,7 @@ class _Padded(_Rows):
     def compute(self) -> Tensor:
         """By the module."""
         self.input()
-        y: Tensor = self.plain(self.convolution, tensor_of(self.rows))
+        y: Tensor = self.plain(tensor_of(self.rows))
         return y
 
     def __getitem__(self, at: Any) -> Any:
@@ -424,43 +424,37 @@ class Fusing(TorchFunctionMode):
         return next((own for own in found if own.moment.is_now()), None)
 
 
-@define
-def fuses_rows(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class whose forward runs under `Fusing`."""
+class FusesRows(Changed):
+    """A module whose forward runs under `Fusing`."""
 
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
+    def forward(self, *args: Any, **named: Any) -> Any:
         given = tree_leaves((args, named))
         tensor = next((one for one in given if isinstance(one, Tensor)), None)
         if tensor is None or torch.compiler.is_compiling() or modes.is_autocast(tensor.device.type):
-            return kind.forward(self, *args, **named)
+            return super().forward(*args, **named)
         with Fusing(not all(isinstance(one, _PLAIN) for one in given)) as mode:
-            found = tree_map(tensor_of, kind.forward(self, *args, **named))
+            found = tree_map(tensor_of, super().forward(*args, **named))
         noted = vars(self).get(CALLS)
         if noted is not None:
             noted.append(mode)
         return found
-
-    return (kind,), {"forward": forward}
 
 
 #: Name of the attribute of a module that is a list of its forwards' modes, where a proof reads them.
 CALLS = "nkiconv_calls"
 
 
-@define
-def takes_glu(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A depthwise convolution's class that takes a pending GLU or product and returns a Pending."""
+class TakesGlu(Changed):
+    """A depthwise convolution that takes a pending GLU or product and returns a Pending."""
 
-    def forward(self: Any, input: Any, *args: Any, **named: Any) -> Any:
+    def forward(self, input: Any, *args: Any, **named: Any) -> Any:
         fits = isinstance(input, _Glu) and input.is_open() and input.dtype == stored_filter(self).dtype
         if fits and not (args or named or modes.wants_strict_nonfinite(self.strict_nonfinite)):
             found = handed_on(_GluConvolved, input.fusing, input.input(), self)
             return found if self.activation is None else found.activated(self.activation)
         strict = modes.wants_strict_nonfinite(self.strict_nonfinite)
-        padded = None if args or named or strict else _Padded.of(kind.forward, self, input)
+        padded = None if args or named or strict else _Padded.of(super().forward, self, input)
         if padded is not None:
             return padded
         # a pending norm is the class's own to take
-        return kind.forward(self, tensor_of(input) if isinstance(input, _Rows) else input, *args, **named)
-
-    return (kind,), {"forward": forward}
+        return super().forward(tensor_of(input) if isinstance(input, _Rows) else input, *args, **named)

@@ -214,6 +214,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         one = isinstance(m, _ConvNd) or module_qualified_name in self.norms or type(m) in self.whole
+        one = one or getattr(m, "nkiconv_traced", False)
         return one or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
