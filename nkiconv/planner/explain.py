@@ -148,24 +148,14 @@ def wrapped(lines: Iterable[str], width: int) -> list[str]:
     return list(itertools.chain.from_iterable(map(wrapper.wrap, lines)))
 
 
-def _settings(config: Config, first: Config) -> str:
-    """A config in words; if it has the same names as its algorithm's first one, only the settings that differ."""
-    if config is None or first is None or config == first or dict(config).keys() != dict(first).keys():
-        return settings_text(config)
-    return BUT + settings_text(tuple(entry for entry in config if entry not in first))
-
-
 def _row(one: Alternative, best: float, first: Config) -> tuple[str, ...]:
+    """The cells of an alternative; of settings with the same names as its algorithm's first ones, those that differ."""
     sign = ">" if one.at_least else "~" if one.extrapolated_from is not None else ""
     us, share = f"{sign}{one.us:,.2f}", f"{sign if one.at_least else ''}{one.us / best:.2f}"
-    return (
-        one.algorithm,
-        _settings(one.config, first),
-        us,
-        share,
-        one.bound_by,
-        f"{one.instructions:,}" if one.instructions else "-",
-    )
+    config, settings = one.config, settings_text(one.config)
+    if config and first and config != first and dict(config).keys() == dict(first).keys():
+        settings = BUT + settings_text(tuple(entry for entry in config if entry not in first))
+    return one.algorithm, settings, us, share, one.bound_by, f"{one.instructions:,}" if one.instructions else "-"
 
 
 def rejected_text(rejected: Sequence[Rejection], width: int) -> list[str]:

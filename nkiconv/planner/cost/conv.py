@@ -220,11 +220,10 @@ class OfBlocks(ConvAlgorithm):
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         complete = self.complete(shape, config)
-        settings = FAMILIES[self.name].settings_class(shape.geometry, complete)
         every = self._least(shape, None, math.inf)
         sizes = [tuple(pair for pair in one.pairs if pair[0] in self.order) for _, one in every]
         others = [with_settings(complete, **dict(one)) for one in dict.fromkeys(sizes) if one]
-        return [*settings.near(complete), *(one for one in others if one != complete)]
+        return [*self.settings_of(shape, complete).near(complete), *(one for one in others if one != complete)]
 
     @once
     def _least(self, shape: Shape, config: Config, most_ns: float) -> list[tuple[float, Any]]:
