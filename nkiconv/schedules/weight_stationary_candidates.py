@@ -33,7 +33,7 @@ from .prices import (
     transpose_ns,
 )
 from .settings import Config, Settings, declarations, values_of
-from .stacked_schedule import phases_of, taps_of_window
+from .stacked_schedule import phases_of
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil, slot_for
 from .weight_stationary import (
     BESIDE,
@@ -180,9 +180,10 @@ def packed_of(geometry: Geometry, sizes: Sizes) -> list[Packed]:
     every += [(rest, *stacked.rest_sizes(rows, columns, rest, U, V))] if rest else []
     found = []
     for channels, B, D, G in every:
-        taps = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G)))
+        products = stacked.products_of(rows, columns, B, D, U, V, G)
+        taps = products // div_ceil(columns.taps, D)
         last = ((div_ceil(rows.out, U * V) - 1) * U * V + V - 1) * rows.stride // G + (taps - 1) * B // G
-        found.append((B * D * channels, D, G, last + 1, taps * div_ceil(columns.taps, D)))
+        found.append((B * D * channels, D, G, last + 1, products))
     return found
 
 
