@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, product
 
 from .blocks import Accumulator, Pass, Tile
 from .blocks_schedule import BlocksSchedule, chains_of
 from .tiles import Part, cut_at
 
-#: (first, end) of rows, and of columns, of windows.
-Inside = tuple[Part, Part]
-
 
 @dataclass(frozen=True)
 class TileOf:
-    """A tile of a pass; inside: the part of its windows inside x for any unit, for each of its gang or for all
-    together."""
+    """A tile of a pass."""
 
     one: Pass
     tile: Tile
-    inside: tuple[Inside, ...]
+
+    @cached_property
+    def inside(self) -> tuple[Part, Part]:
+        """(first, end) of the rows, and of the columns, of its windows that are inside x for any unit."""
+        rows, columns = [one.rows for one in self.tile], [one.columns for one in self.tile]
+        top, bottom = min(one.low for one in rows), max(one.high for one in rows)
+        return (top, bottom), (min(one.low for one in columns), max(one.high for one in columns))
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> tuple[l
     found: list[Products] = []
     for one in passes:
         start, some = len(tiles), (one.tiles, one.tiles[: one.half], one.tiles[one.half :])[half + 1]
-        tiles += [TileOf(one, tile, inside_of(tile, plan.transposes is not None)) for tile in some]
+        tiles += [TileOf(one, tile) for tile in some]
         for first, count in chains_of(plan, one, len(some)):
             found += _chain(plan, tiles, (start + first, count), half >= 0, first + count == len(some))
     oldest = [*accumulate((each.index for each in reversed(found)), min)][::-1]
@@ -85,7 +88,7 @@ def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bo
         ]
         found: list[Products] = []
         for at, (banks, index, some) in enumerate(steps + later):
-            members = range(len(tiles[index].inside))
+            members = range(1 if plan.transposes is None else len(tiles[index].tile))
             # the row whose products write all sums: the first loaded, or for whole planes a row without zeros
             whole = tiles[index].one.first[0] if index == first else -1
             for row, member in product(sorted(some, key=lambda row: row != whole), members):
@@ -95,12 +98,3 @@ def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bo
                 found[-1] = replace(found[-1], ends=True)
         found[0] = replace(found[0], starts=True)
         yield from found
-
-
-def inside_of(tile: Tile, each: bool) -> tuple[Inside, ...]:
-    """The part of a tile's windows inside x, for each of its Regions or for all together."""
-    found = [((region.rows.low, region.rows.high), (region.columns.low, region.columns.high)) for region in tile]
-    if each:
-        return tuple(found)
-    (top, bottom), (left, right) = (tuple(zip(*axis, strict=True)) for axis in zip(*found, strict=True))
-    return (((min(top), max(bottom)), (min(left), max(right))),)

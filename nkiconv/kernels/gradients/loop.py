@@ -182,8 +182,7 @@ def add_products(work, acc, acc_psum, feed, some, q, adds):
     w = q * columns.stride + (acc.s[0] - one.s[0]) * columns.dilation
     r, s, last = (0, acc.r[1]), (0, columns_of(work, acc, count)), is_channels_last(work.geometry.x_strides)
     if adds and acc.t >= 0:
-        inside = tile.inside[some.member]
-        r, s = taps_seen(h, r[1], rows.dilation, inside[0]), taps_seen(w, s[1], columns.dilation, inside[1])
+        r, s = taps_seen(h, r[1], rows.dilation, tile.inside[0]), taps_seen(w, s[1], columns.dilation, tile.inside[1])
     if r[0] == r[1] or s[0] == s[1]:
         return
     if acc.bias and acc.t >= 0:
