@@ -30,11 +30,10 @@ from .prices import (
     planes_met,
     read_ns,
     total_ns,
-    transpose_ns,
 )
 from .settings import Config, Settings, declarations, values_of
 from .stacked_schedule import phases_of
-from .tiles import P_MAX, PARTS, QUADRANT, div_ceil, slot_for
+from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
 from .weight_stationary import (
     BESIDE,
     BLOCKS,
@@ -190,9 +189,9 @@ def packed_of(geometry: Geometry, sizes: Sizes) -> list[Packed]:
 def stacked_least(
     target: Target, geometry: Geometry, options: Options
 ) -> tuple[Callable[[Sizes, list[Packed], str], float], Callable[[int, int, int], float]]:
-    """Lower bounds in ns, as functions: of sizes, each X and `filters`, from sums with transposes of filters,
-    evacuation, and loads and stores; of all sizes with some rest and outputs."""
-    rows, columns, taps = geometry.rows, geometry.columns, geometry.planes.taps
+    """Lower bounds in ns, as functions: of sizes, each X and `filters`, from sums, evacuation, and loads and stores; of
+    all sizes with some rest and outputs."""
+    rows, columns = geometry.rows, geometry.columns
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
     y_item = options.epilogue.y_itemsize
     transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns
@@ -202,12 +201,9 @@ def stacked_least(
         return div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
 
     @cache
-    def array_ns(U: int, V: int, G: int, way: str) -> float:
-        """ns of a tap's sums and filters, of all M tiles."""
-        m_tiles, each = div_ceil(geometry.K, P_MAX // U), columns_of(U, V)
-        slots, count = U if way == "apart" else 1, taps * len(phases_of(rows.stride, V, G))
-        filters_ns = count * slots * transpose_ns(target, geometry, U * geometry.K / m_tiles / slots)
-        return m_tiles * (V * met * matmul_ns(target, geometry, each) + filters_ns)
+    def array_ns(U: int, V: int) -> float:
+        """ns of a tap's sums, of all M tiles."""
+        return div_ceil(geometry.K, P_MAX // U) * V * met * matmul_ns(target, geometry, columns_of(U, V))
 
     @cache
     def stored_ns(U: int, V: int) -> float:
@@ -221,11 +217,11 @@ def stacked_least(
         return div_ceil(geometry.K, P_MAX // U) * read_ns(target, options, 0, V * columns_of(U, V))
 
     @cache
-    def loaded_ns(parts: int, blocks: int, together: bool, places: int) -> float:
-        """ns of DMA of so many blocks of x on so many partitions, in one of so many places; together: in one run."""
+    def loaded_ns(parts: int, blocks: int, together: bool) -> float:
+        """ns of DMA of so many blocks of x on so many partitions; together: in one run."""
         whole = together and geometry.x_strides[2] == columns.size
         run = columns.size * (blocks if whole else 1) if geometry.x_strides[3] == 1 else 1
-        return moved_ns(target, parts * size * blocks * columns.size, run, parts * places, geometry.hbm_itemsize)
+        return moved_ns(target, parts * size * blocks * columns.size, run, parts, geometry.hbm_itemsize)
 
     @cache
     def filters_ns(U: int, way: str) -> float:
@@ -244,15 +240,14 @@ def stacked_least(
 
     def found(sizes: Sizes, packed: list[Packed], way: str) -> float:
         U, V, products_ns, x_ns = sizes[2], sizes[3], 0.0, 0.0
-        for index, (parts, D, G, blocks, products) in enumerate(packed):
-            products_ns += products * array_ns(U, V, G, way)
-            x_ns += loaded_ns(parts, blocks, D == G == 1, P_MAX // slot_for(parts) if index else 1)
+        for parts, D, G, blocks, products in packed:
+            products_ns += products * array_ns(U, V)
+            x_ns += loaded_ns(parts, blocks, D == G == 1)
         return whole_ns(U, V, way, products_ns, x_ns)
 
     def of_outputs(rest: int, U: int, V: int) -> float:
-        each_ns = div_ceil(geometry.K, P_MAX // U) * V * met * matmul_ns(target, geometry, columns_of(U, V))
         products = div_ceil(window_of(rows, (U - 1) * V + 1) * columns.taps, P_MAX // max(1, geometry.C - rest))
-        return min(whole_ns(U, V, way, (products + (rest > 0)) * each_ns, 0.0) for way in stacked.WAYS)
+        return min(whole_ns(U, V, way, (products + (rest > 0)) * array_ns(U, V), 0.0) for way in stacked.WAYS)
 
     return found, of_outputs
 
