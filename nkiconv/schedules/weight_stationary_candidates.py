@@ -32,7 +32,6 @@ from .prices import (
     total_ns,
 )
 from .settings import Config, Settings, declarations, values_of
-from .stacked_schedule import phases_of
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
 from .weight_stationary import (
     BESIDE,
