@@ -176,15 +176,17 @@ class DiagonalsBound:
         read_ns = t["beside"] * t["sums"] / (1 / target.vector_ns + 1 / target.scalar_ns)
         reads_ns = t["side"] * accumulators * read_ns + waits_ns
         streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
-        others_ns = np.maximum(moving_ns, reads_ns)
+        # GpSimd gathers a step's diagonals, and adds them to those of the steps before
+        gathers_ns = t["side"] * accumulators * self.taps * (target.gpsimd_gather_ns + target.gpsimd_ns)
+        others_ns = np.maximum(np.maximum(moving_ns, reads_ns), gathers_ns)
         # the Tensor Engine is at half rate if its products fill too little of a step
         short = streamed_ns < target.window_work * np.maximum(array_ns, others_ns)
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
         step_ns = np.maximum(array_ns, others_ns)
         ends_ns = first_load_ns(target) + last_store_ns(target)
-        # a gather of each pass follows its last products
+        # the last gather follows its products
         ends_ns = ends_ns + passes * target.gpsimd_fixed_ns
-        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + ends_ns
+        return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + gathers_ns + ends_ns
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
         """ns of a step's DMAs, on average."""

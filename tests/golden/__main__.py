@@ -73,6 +73,8 @@ OTHERS = {
     "depthwise rows bias silu": Request(problem=_ROWS, asked=Asked(bias=True, activation="silu")),
     "3x3 wgrad bias": Request(problem=_IMAGE.toward("wgrad"), asked=Asked(bias=True)),
     "1x1 wgrad bias": Request(problem=_POINTS.toward("wgrad"), asked=Asked(bias=True)),
+    "1x1 wgrad NHWC": Request(problem=_LAST.replace(N=2, C=512, H=28, W=28, K=128).toward("wgrad")),
+    "groups wgrad NHWC": Request(problem=_RESNEXT.replace(layout="NHWC").toward("wgrad")),
     "rgb NHWC": Request(problem=_RGB),
     "patches dgrad NCHW": Request(problem=_PATCHES.toward("dgrad")),
     "patches dgrad NHWC": Request(problem=_PATCHES.replace(layout="NHWC").toward("dgrad")),

@@ -75,6 +75,7 @@ class Target:
     scalar_act_done_ns: float = _row("scalar.act_lat_sbuf_ns")
     # GpSimd
     gpsimd_ns: float = _row("gpsimd.elementwise_ns_per_elem")
+    gpsimd_gather_ns: float = _row("gpsimd.n_gather_ns_per_elem")
     gpsimd_fixed_ns: float = _row("gpsimd.issue_fixed_ns")
     gpsimd_select_ns: float = _row("gpsimd.affine_select_ns_per_elem")  # an element of affine_select
     gpsimd_done_ns: float = _row("gpsimd.lat_fixed_ns")
