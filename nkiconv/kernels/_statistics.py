@@ -12,6 +12,7 @@ Source of the formula: Chan, Golub, LeVeque, Updating formulae and a pairwise al
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from .._nki import nisa, nl
 from ..schedules.options import MOVING_MAX, TRIPLES, adds_bias_alone
@@ -105,8 +106,10 @@ class OutputStatistics:
                 self.left[image, m_tile.k0] = self.left.get((image, m_tile.k0), 0) + 1
         for m_tile in m_tiles:
             missing = [image for image in range(stats_hbm.shape[1]) if (image, m_tile.k0) not in self.left]
-            for first, count in runs(missing):
-                self.store_nothing(m_tile, first, count)
+            # runs of neighbours
+            for _, some in groupby(enumerate(missing), key=lambda each: each[1] - each[0]):
+                run = [image for _, image in some]
+                self.store_nothing(m_tile, run[0], len(run))
 
     def add(self, m_tile, values, first, rows, bias=None, last=1):
         """Add values [partitions, planes, rows, columns], fp32 in SBUF or PSUM, of planes of y from `first` on.
@@ -216,14 +219,3 @@ def evacuate_counted(y_sbuf, acc, bias, residual, options, ledger, count, evacua
         count(*((acc, bias) if alone else (into, None)))
     if into is not y_sbuf:
         copy_balanced(y_sbuf, into, ledger)
-
-
-def runs(numbers):
-    """(first, count) of runs of neighbours among ascending numbers."""
-    found = []
-    for number in numbers:
-        if found and found[-1][0] + found[-1][1] == number:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
-        else:
-            found.append((number, 1))
-    return found
