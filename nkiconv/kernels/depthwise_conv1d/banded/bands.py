@@ -17,8 +17,6 @@ less than there are channels, so that a window that starts a band earlier for ea
 diagonal and zeros beside it.
 """
 
-from dataclasses import dataclass
-
 from ...._nki import nisa, nl
 from ....schedules.banded import bias_lines
 from ....schedules.channels import ChannelBlock
@@ -28,21 +26,10 @@ from ..._engines import VECTOR_WORK_MEMSET
 from ..tensors import move_free
 
 
-@dataclass
-class Filters:
-    """Zero-padded filters of a core's groups from g0 on, up to channel `end`."""
-
-    g0: int
-    end: int
-    #: the tile of z in SBUF, [row, group, channel, pitch], and its index
-    z: object = None
-    tile: int = -1
-
-
 def place_of(run, group):
     """(tile, first row, index in a row) of a group in z, whose rows have as many as a band buffer."""
     blocks = run.blocks
-    rows, (row, index) = blocks.per_group // blocks.joined, divmod(group - run.filters.g0, blocks.buffer_groups)
+    rows, (row, index) = blocks.per_group // blocks.joined, divmod(group - run.g0, blocks.buffer_groups)
     tile, row = divmod(row, nl.tile_size.pmax // rows)
     return tile, row * rows, index
 
@@ -62,12 +49,12 @@ def band_queue(run):
 def load_banded_filters(run, index):
     """A tile of z in SBUF: the filters, zeros before and after. The last row may have fewer groups, the last group
     fewer channels."""
-    filters, blocks, w, S = run.filters, run.blocks, run.tensors.w, run.geometry.S
+    blocks, w, S = run.blocks, run.tensors.w, run.geometry.S
     A, J, (_, c_step, step), front = blocks.per_group, blocks.joined, w.steps, whole_words(blocks.front, 2)
     rows, slots = A // J, blocks.buffer_groups
     each, most = slots * A, nl.tile_size.pmax // rows
-    c0 = filters.g0 * A + index * most * each
-    channels = min(most * each, filters.end - c0)
+    c0 = run.g0 * A + index * most * each
+    channels = min(most * each, run.c_end - c0)
     full, groups, last = channels // each, channels % each // A, channels % A
     z_sbuf = nl.ndarray((div_ceil(channels, each) * rows, slots, J, blocks.pitch), dtype=w.dtype, buffer=nl.sbuf)
     for row, slot, channel, counts in (
@@ -98,10 +85,10 @@ def zero_columns(z_sbuf, begin, end):
 
 def ensure_filters(run, group):
     """Load the tile of z that has a group if it is not in SBUF, in place of the last one."""
-    filters, (tile, _, _) = run.filters, place_of(run, group)
-    if tile != filters.tile:
-        filters.tile, filters.z = tile, None
-        filters.z = load_banded_filters(run, tile)
+    tile, _, _ = place_of(run, group)
+    if tile != run.z_index:
+        run.z_index, run.z = tile, None
+        run.z = load_banded_filters(run, tile)
 
 
 def prefetch_bands(run, position):
@@ -111,8 +98,8 @@ def prefetch_bands(run, position):
         A, at = run.blocks.per_group, position % len(run.buffers)
         ensure_filters(run, group)
         zero_bands(run, at, groups)
-        full = min(groups, run.filters.end // A - group)
-        for slot, some, channels in ((0, full, A), (full, groups - full, run.filters.end % A)):
+        full = min(groups, run.c_end // A - group)
+        for slot, some, channels in ((0, full, A), (full, groups - full, run.c_end % A)):
             if some > 0:
                 load_bands(run, run.buffers[at], group, slot, some, channels)
 
@@ -140,7 +127,7 @@ def as_words(buffer_sbuf):
 
 def load_bands(run, buffer_sbuf, group, slot, groups, channels):
     """Bands of the first channels of some groups into a buffer's diagonals from a slot on: a DMA for each row of z."""
-    z_sbuf, (_, row, index) = run.filters.z, place_of(run, group)
+    z_sbuf, (_, row, index) = run.z, place_of(run, group)
     _, slots, J, pitch = z_sbuf.shape
     block, size, width = run.blocks.block, buffer_sbuf.shape[3], slots * J * pitch
     # steps of access patterns are signed: APPair of KLR, github.com/leanprover/KLR, KLR/Core/Tensor.lean
@@ -170,8 +157,8 @@ def load_bias(run):
     ones; None without a bias. The first load of all: small loads are late after loads of rows."""
     if run.tensors.bias is None:
         return None
-    A, g0 = run.blocks.per_group, run.filters.g0
-    lines, length = bias_lines(div_ceil(run.filters.end, A) * A - g0 * A)
+    A, g0 = run.blocks.per_group, run.g0
+    lines, length = bias_lines(div_ceil(run.c_end, A) * A - g0 * A)
     bias_sbuf = nl.ndarray((lines, length, 1), dtype=nl.float32, buffer=nl.sbuf)
-    move_free(bias_sbuf, run.tensors.bias, ChannelBlock(g0 * A, run.filters.end - g0 * A, length), 0)
+    move_free(bias_sbuf, run.tensors.bias, ChannelBlock(g0 * A, run.c_end - g0 * A, length), 0)
     return bias_sbuf

@@ -47,7 +47,6 @@ from ..._warm import WARM_BLOCKS, warm_up, warm_zeros
 from ..geometry import parts_of_core
 from ..tensors import RowTensors
 from .bands import (
-    Filters,
     band_queue,
     ensure_filters,
     load_bias,
@@ -100,10 +99,12 @@ class RowsBuffer:
 class BandedRun:
     """The state of a core's work that its stages share.
 
-    held: HeldTile of each tile; queue: contents of band buffers in order of use, [first group, groups]; middle, end:
-    the epilogues of evacuations to Y, and to rows; sum_dtype: Y's. buffers: of bands; zeroed: groups of each with zeros
-    off their diagonals; slot: the present group's in its buffer; rings: of rows of x, and of its factor. mirror: the
-    matrix that undoes the mirroring; bias, ones: the bias in parts, and what adds it to all columns.
+    held: HeldTile of each tile; g0, c_end: the first group, and the end of the last's channels; queue: contents of band
+    buffers in order of use, [first group, groups]; middle, end: the epilogues of evacuations to Y, and to rows;
+    sum_dtype: Y's. buffers: of bands; zeroed: groups of each with zeros off their diagonals; slot: the present group's
+    in its buffer; z, z_index: zero-padded filters, [row, group, channel, pitch], and which tile of these they are;
+    rings: of rows of x, and of its factor. mirror: the matrix that undoes the mirroring; bias, ones: the bias in parts,
+    and what adds it to all columns.
     """
 
     tensors: RowTensors
@@ -111,13 +112,16 @@ class BandedRun:
     blocks: BandedSchedule
     tiles: list
     held: list
-    filters: Filters
+    g0: int
+    c_end: int
     middle: Epilogue
     end: Epilogue
     sum_dtype: object
     ledger: Ledger
     buffers: list = field(default_factory=list)
     zeroed: list = field(default_factory=list)
+    z: object = None
+    z_index: int = -1
     rings: list = field(default_factory=list)
     warm: list = field(default_factory=list)
     queue: list = field(default_factory=list)
@@ -139,9 +143,9 @@ def start_banded(tensors, geometry, epilogue, blocks):
     tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
     tiles[-1:] = [replace(tile, ends=True) for tile in tiles[-1:]]
     last = max((tile.g0 + tile.gn for tile in tiles), default=0)
-    filters = Filters(tiles[0].g0 if tiles else 0, min(geometry.C, last * blocks.per_group))
+    span = tiles[0].g0 if tiles else 0, min(geometry.C, last * blocks.per_group)
     held = [HeldTile() for _ in tiles]
-    return BandedRun(tensors, geometry, blocks, tiles, held, filters, middle, end, sum_dtype, new_ledger())
+    return BandedRun(tensors, geometry, blocks, tiles, held, *span, middle, end, sum_dtype, new_ledger())
 
 
 def start_buffers(run):
@@ -168,7 +172,7 @@ def start_work(run):
     start_buffers(run)
     run.queue = band_queue(run)
     bias_sbuf = load_bias(run)
-    ensure_filters(run, run.filters.g0)
+    ensure_filters(run, run.g0)
     load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)

@@ -216,7 +216,7 @@ def add_bias(run, index, group, sums_psum, is_stationary):
     lines, *columns = sums_psum.shape
     (parts, most), A = run.bias.shape, run.blocks.per_group
     repeated, counts = (run.blocks.out_block, columns) if is_stationary else (columns[-1], [lines])
-    offset = (run.tiles[index].g0 + group - run.filters.g0) * A
+    offset = (run.tiles[index].g0 + group - run.g0) * A
     bias = run.bias.ap(pattern=[[most, parts], [1, A], [0, repeated]], offset=offset)
     ones = run.ones.ap(pattern=[[1, parts], *([0, count] for count in counts)], offset=0)
     stationary, moving = (bias, ones) if is_stationary else (ones, bias)
