@@ -251,7 +251,8 @@ def convolved(
         dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
         y = no_data(kind.shape_of_y(problem, layout), layout, axes, dtype)
         found = (y,) if frames.wanted is False else (y, frames.last(x, layout, final))
-        found += stats_of_no_data(epilogue, y, layout, more["lnc"])
+        if epilogue.return_stats is not None:
+            found += (np.zeros((more["lnc"], y.shape[0], y.shape[layout.index("C")], norms.STATS), np.float32),)
         found += (y.copy(),) if epilogue.return_before_norm else ()
         return found if len(found) > 1 else y
     if epilogue.num_frames:
@@ -265,12 +266,6 @@ def convolved(
         return y
     no_planes = frames.last(x, layout, 0)
     return (y[0], no_planes, *y[1:]) if isinstance(y, tuple) else (y, no_planes)
-
-
-def stats_of_no_data(epilogue: Epilogue, y: Any, layout: str, lnc: int) -> tuple[Any, ...]:
-    """The statistics that a call without images or channels returns, if it does, after y."""
-    shape = (lnc, y.shape[0], y.shape[layout.index("C")], norms.STATS)
-    return () if epilogue.return_stats is None else (np.zeros(shape, np.float32),)
 
 
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:

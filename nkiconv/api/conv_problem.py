@@ -176,14 +176,16 @@ def problem_of(
     Raises: GeometryError: they do not go together.
     """
     N, C, *sizes = (x.shape[axis] for axis in kind.places(layout))
-    check_channels(kind, w, C, groups, filter_layout)
     if kind.transposed:
-        K, taps = w.shape[1] * groups, [*w.shape[2:]]
+        inputs, each, *taps = w.shape
+        K = each * groups
     elif is_packed(kind, w):
-        blocks, _, *taps, each = w.shape
+        blocks, inputs, *taps, each = w.shape
         K = blocks * each
     else:
-        K, _, *taps = (w.shape[axis] for axis in kind.filter_places(filter_layout))
+        K, inputs, *taps = (w.shape[axis] for axis in kind.filter_places(filter_layout))
+    said = "" if kind.transposed else f" in the order of filter_layout={filter_layout or kind.filter_layouts[0]!r}"
+    refuse(GeometryError, rules.filter_channels(w.shape, inputs, C, groups, transposed=kind.transposed, order=said))
     letters = kind.layouts[0][2:]
     strides, dilations = per_axis(stride, kind.axes), per_axis(dilation, kind.axes)
     pairs = padding_pairs(padding, tuple(zip(sizes, taps, strides, dilations, strict=True)))
@@ -228,14 +230,6 @@ def check_numbers(kind: Kind, x: Any, layout: str, epilogue: Epilogue) -> None:
     if layout in kind.layouts and x.ndim == kind.axes + 2:
         N, C = (x.shape[axis] for axis in kind.places(layout)[:2])
         raise_all(kind.cannot, [*epilogue.violations({}), *epilogue.number_violations(N, C)])
-
-
-def check_channels(kind: Kind, w: Any, C: int, groups: Any, filter_layout: str | None = None) -> None:
-    """Raise GeometryError where filters take other channels than x has."""
-    order = filter_layout or "".join(kind.filter_layouts[:1])
-    inputs = w.shape[0 if kind.transposed else 1 if is_packed(kind, w) else order.index("C")]
-    said = "" if kind.transposed else f" in the order of filter_layout={order!r}"
-    refuse(GeometryError, rules.filter_channels(w.shape, inputs, C, groups, transposed=kind.transposed, order=said))
 
 
 def other_layout(kind: Kind, filter_layout: str | None) -> str | None:

@@ -31,11 +31,6 @@ def check_gradients(gy: Any, y_shape: tuple[int, ...], into: Any, size: tuple[in
     """Check gy's shape, and `into`, the tensor to which the gradient is added, or None."""
     refuse(DtypeError, no_array("gy", gy))
     refuse(GeometryError, rules.shape("gy", shape_of(gy), y_shape, "y's"))
-    check_accumulated(into, size)
-
-
-def check_accumulated(into: Any, size: tuple[int, ...]) -> None:
-    """Check the tensor to which a gradient is added, or None."""
     if into is not None:
         dtype = into.dtype if is_numpy(into) else type(into).__name__
         refuse(GeometryError, rules.accumulated("accumulate_into", shape_of(into), dtype, size))
