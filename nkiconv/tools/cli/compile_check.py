@@ -19,7 +19,7 @@ from ..suites import csv_rows
 from ..tables.readme import Columns
 from .grid import Grid
 from .kernels import KernelCall, is_kernel, unnamed
-from .options import Force, Lnc
+from .options import Arg, Force, Input, Lnc
 from .paths import idle_force, unwritable
 from .shell import JsonOption, console, fail_unless, notes, print_json, prints_tables, progress, say, wrote
 from .show import cores
@@ -69,14 +69,8 @@ def command(
     direction: Annotated[
         str | None, typer.Option(help="Of cases, instead of all three: forward, dgrad or wgrad, the gradients.")
     ] = None,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SHAPE:DTYPE|FILE", help="Of kernels, in order: 1x512x5000:bf16, or .npy; repeatable."),
-    ] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of kernels: a Python literal or nl.NAME; repeatable."),
-    ] = None,
+    input: Input = None,
+    arg: Arg = None,
     lnc: Lnc = 2,
     jobs: Annotated[int, typer.Option(min=1, help="Kernels at a time; AWS's compiler may want tens of GB each.")] = 1,
     timeout: Annotated[

@@ -21,7 +21,7 @@ from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords, unnamed
-from .options import Arg, Choice, Constants, Direction, Force, Names, misplaced, named_cases, read_constants
+from .options import Arg, Choice, Constants, Direction, Force, Input, Names, misplaced, named_cases, read_constants
 from .paths import idle_force, unwritable
 from .profile_grid import moved_grid, profiles_grid
 from .shell import FORMATS, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
@@ -40,10 +40,7 @@ def command(
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Add the preamble and postamble of a NEFF of its own.")
     ] = False,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SHAPE:DTYPE|FILE", help="Of a kernel, in order: 1x512x5000:bf16, or .npy; repeatable."),
-    ] = None,
+    input: Input = None,
     arg: Arg = None,
     shape: shapes.Shape,
     against: Annotated[
