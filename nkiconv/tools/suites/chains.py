@@ -16,7 +16,7 @@ from typing import Any
 from ... import cases
 from ...b2b import CHUNKS
 from ...kernels.blocks.b2b_causal_conv1d import b2b_causal_conv1d_fused
-from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads
+from ...kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, causal_conv1d_split_step
 from ...kernels.blocks.pointwise_mlp import pointwise_mlp_fused
 from ...kernels.statistics import channel_statistics, norm_scale_and_shift
 from ...planner.candidates import Candidate
@@ -380,10 +380,38 @@ def gated_delta(tokens: int) -> Chain:
     )
 
 
+def gated_delta_step(sequences: int) -> Chain:
+    """The same of one token after each sequence's state, whose slot is by index."""
+    C, S = GDN_CHANNELS, GDN_TAPS
+    problem = ConvProblem(N=sequences, C=C, W=1, S=S, groups=C, padding=((0, 0), (S - 1, 0)), dtype=DTYPE)
+    states = {"initial_state": True, "return_final_state": True, "activation": "silu"}
+
+    def launches() -> Launches:
+        alone = convolved(problem, "depthwise_conv1d", **states)
+        x, state, w = of(sequences, 1, C), of(sequences, C, S - 1), of(C, S)
+        indices = ArraySpec((sequences,), "int32")
+        how: dict[str, Any] = {"layout": "NWC", "state_indices": indices}
+        step = launched("causal_conv1d_split_step", causal_conv1d_split_step, x, state, w, GDN, **how)
+        tokens, ones = of(sequences, C, 1), of(C, 1)
+        split = launched("split, l2norm", causal_conv1d_split_heads, tokens, ones, GDN, activation=None)
+        return alone, (step,), (Launch(f"{alone.what} with SiLU", alone.us), split)
+
+    elements = sequences * C
+    return Chain(
+        f"gdn_step_{sequences}",
+        "Qwen3-Next, a decode step",
+        f"{C} channels, {sequences} sequences, {S} taps",
+        (2 * elements * S + S * C) * problem.itemsize,
+        problem.flops,
+        launches,
+    )
+
+
 def chains() -> Iterator[Chain]:
     """All of them."""
     yield from (group_norm(*one) for one in ((512, 128), (256, 512), (128, 1024)))
     yield from (gated_delta(tokens) for tokens in (512, 2048, 4096))
+    yield from (gated_delta_step(sequences) for sequences in (1, 32))
     lfm2 = ConvProblem(N=1, C=2048, W=4096, S=3, groups=2048, padding=((0, 0), (2, 0)), dtype=DTYPE)
     yield gated("lfm2", "LFM2, gated short convolution", lfm2, "BCx")
     yield from (back_to_back(taps) for taps in (7, 128))
