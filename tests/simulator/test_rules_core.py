@@ -157,6 +157,8 @@ PAIRS = [
     vary("NKI030", "string", lambda e: nisa.tensor_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.vector, "vector", "engine='vector'"),
     vary("NKI030", "int", lambda m: nisa.dma_copy(new(), nl.zeros((4, 8), F32), dge_mode=m), nisa.dge_mode.none, 3, "dge_mode=3"),
     vary("NKI030", "a DMA's engine", lambda e: nisa.dma_copy(new(), nl.zeros((4, 8), F32), engine=e), nisa.engine.unknown, 0, "engine=0"),
+    vary("NKI030", "a barrier's engine", lambda e: barrier(engine=e), nisa.engine.gpsimd, 1, "engine=1 is not a member", lnc=2),
+    vary("NKI030", "an exchange's engine", lambda e: swap(dma_engine=e), nisa.dma_engine.dma, 1, "dma_engine=1 is not a member", lnc=2),
     vary("NKI031", "iteration", value_of, lambda t: t[0], list, "iteration"),
     vary("NKI031", "assignment", value_of, lambda t: t[0, 0], lambda t: t.__setitem__((0, 0), 1.0), "item assignment"),
     vary("NKI032", "truth", steer, repr, bool, "register used as a Python value"),
