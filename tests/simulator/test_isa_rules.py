@@ -219,6 +219,7 @@ PAIRS = [
     vary("NKI039", "another element size", lambda d: at(dtype=d), I32, BF16, "read as bfloat16"),
     vary("NKI054", "an indirect operand", lambda view: nisa.tensor_scalar(sb(4, 2), view(sb(4, 6)), nl.add, 1.0), lambda t: t[:, 1:3], window(1), "data is an indirect view"),
     vary("NKI054", "a register from an indirect view", lambda view: nisa.register_load(nisa.register_alloc(0), view(hbm(3, 1))), lambda t: t[0:1], lambda t: t.select(0, one(0)), "src is an indirect view"),
+    vary("NKI054", "a transpose to an indirect view", lambda view: nisa.dma_transpose(view(sb(2, 4)), hbm(4, 2)), lambda t: t, lambda t: t.ap([[4, 2], [1, 4]], scalar_offset=one(0), indirect_dim=1), "dst is an indirect view"),
     vary("NKI138", "a row outside", lambda i: rows_by((0, i)), 2, 3, "index 1, 3, leaves the 3"),
     vary("NKI138", "an access that leaves the tensor", at, 1, 2, "index 2 leaves the 3 of its dim or the tensor"),
     vary("NKI138", "beyond its dim, but inside the tensor", lambda i: nisa.dma_copy(sb(1, 1), hbm(3, 4).ap([[4, 1], [1, 1]], offset=4, scalar_offset=one(i), indirect_dim=1)), 3, 4, "index 4 leaves the 4"),

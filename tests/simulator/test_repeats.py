@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, same
 from on_device import scalar
-from pairs import Pair, each_pair, run
+from pairs import Pair, each_pair, run, vary
 from timelines import tile
 
 from nkiconv import simulator
@@ -273,6 +273,10 @@ def narrow(dtype):
     return nl.ndarray((2, 4), dtype, nl.sbuf)
 
 
+def summed(dst, src):
+    return nisa.dma_compute(dst, [src], nl.add)
+
+
 def loaded(shape=(1, 1), dtype=nl.int32, buffer=nl.sbuf):
     return nisa.scalar_load(nl.zeros(shape, dtype, buffer) if buffer is nl.sbuf else nl.ndarray(shape, dtype, buffer))
 
@@ -308,6 +312,8 @@ PAIRS = [
          lambda: nisa.dma_copy(narrow(nl.int64), nl.zeros((2, 4), nl.int8)), "dst is int64"),
     Pair("NKI055", "register", lambda: nisa.register_load(nisa.register_alloc(), nl.zeros((1, 1), nl.int32)),
          lambda: nisa.register_load(nisa.register_alloc(), put(np.ones((1, 1), np.int64))), "src is int64"),
+    *(vary("NKI055", f"{call.__name__} by DMA", lambda t, call=call: call(*(put(np.ones((4, 4), t)) for _ in "ab")),
+           np.int32, np.int64, " is int64") for call in (summed, nisa.dma_transpose)),
 ]  # fmt: skip
 
 test_pairs = each_pair(PAIRS, __file__)

@@ -111,6 +111,8 @@ PAIRS = [
     vary("NKI040", "dma_compute source", lambda f: dmc(make=f), sb, lambda *shape: 3, r"srcs\[0\]=3 is not a tensor"),
     vary("NKI040", "matmul reads PSUM", lambda f: nisa.nc_matmul(ps(3, 5), f(4, 3), sb(4, 5)), sb, ps, "reads SBUF"),
     vary("NKI040", "matmul writes SBUF", lambda f: nisa.nc_matmul(f(3, 5), sb(4, 3), sb(4, 5)), ps, sb, "writes PSUM"),
+    vary("NKI040", "dma_copy of an array", lambda make: nisa.dma_copy(sb(4, 6), make(4, 6)), hbm, np.eye, "is not a tensor"),
+    vary("NKI040", "dma_transpose of an array", lambda make: nisa.dma_transpose(sb(6, 4), make(4, 6)), hbm, np.eye, "is not a tensor"),
     vary("NKI041", "memset engine", lambda e: nisa.memset(sb(4, 6), 1.0, e), E.gpsimd, E.scalar, r"engine\.scalar cannot"),
     vary("NKI041", "tensor_copy engine", lambda e: nisa.tensor_copy(sb(4, 6), sb(4, 6), e), E.scalar, E.tensor, r"engine\.tensor"),
     vary("NKI041", "power on vector", lambda op: tt(op, engine=E.vector), nl.multiply, nl.power, r"engine\.gpsimd can"),
