@@ -141,6 +141,9 @@ PLANS = [
     ("lint none", "UnsupportedError: none: no such file or folder"),
     ("lint", "UnsupportedError: PATHS: none given"),
     ("lint . --nki 0.5", "nki='0.5': must be 0.6 or 0.7"),
+    *((f"lint --rules {more}", f"{more.split()[0].replace('src', 'PATHS')}: judges kernels, and --rules judges none")
+      for more in ("src", "--nki 0.6", "--strict", "--ignore NKL101")),
+    ("lint . --format github --json", "--format github: --json prints one document"),
     ("lint . --format xml", "--format xml: must be text, github, json"),
     ("lint . --ignore NKL999", "ignore='NKL999': no rule has this id; `nkiconv lint --rules` lists them"),
     ("bench --suite dense", "--suite=dense: unknown name; use one of depthwise, conv2d"),

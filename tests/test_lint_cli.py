@@ -77,6 +77,8 @@ def test_rules_left_out(here):
     ]
     both = run("lint", "bad.py", "--ignore", "NKL101", "--ignore", "NKL114", *PARSED)
     assert (both.exit_code, both.stdout) == (0, "")
+    [left] = lint("./bad.py", nki="0.6", ignore="NKL101").findings
+    assert left.rule == "NKL114"
 
 
 # why, the line of the kernel, whether NKL101 is excused on it

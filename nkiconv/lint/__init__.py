@@ -79,34 +79,38 @@ class Report:
 
 
 def lint(
-    paths: Sequence[Path | str], *, nki: str = DEFAULT_VERSION, strict: bool = False, ignore: Sequence[str] = ()
+    paths: Path | str | Sequence[Path | str],
+    *,
+    nki: str = DEFAULT_VERSION,
+    strict: bool = False,
+    ignore: str | Sequence[str] = (),
 ) -> Report:
     """Judge every kernel under the paths, and all that they reach there.
 
     Args:
-        paths: files and folders; hidden folders, caches and environments in them are left out.
+        paths: a file or folder, or several; hidden folders, caches and environments in them are left out.
         nki: "0.7" for what 0.7 traces, "0.6" for what the parser of 0.3 to 0.6 compiles.
         strict: report also what is deprecated, doubtful, or refused on paper only.
-        ignore: ids of rules to leave out.
+        ignore: the id of a rule to leave out, or several.
 
     Raises:
         UnsupportedError: a path that does not exist, an unknown version, or an unknown rule.
     """
     if nki not in VERSIONS:
         raise UnsupportedError(f"nki={nki!r}: must be {' or '.join(VERSIONS)} (0.6 stands for 0.3 to 0.6)")
-    unknown = [
-        f"ignore={one!r}: no rule has this id; `nkiconv lint --rules` lists them" for one in ignore if one not in RULES
-    ]
-    if unknown:
-        raise UnsupportedError("\n".join(unknown), unknown)
-    project = Project([Path(path) for path in paths])
+    files, left_out = ([one] if isinstance(one, (str, Path)) else one for one in (paths, ignore))
+    unknown = [one for one in left_out if one not in RULES]
+    wrong = [f"ignore={one!r}: no rule has this id; `nkiconv lint --rules` lists them" for one in unknown]
+    if wrong:
+        raise UnsupportedError("\n".join(wrong), wrong)
+    project = Project([Path(path) for path in files])
     reached = Reached(project)
     found = set()
     for problem in _problems(project, reached):
         rule = RULES[problem.rule]
         finding = _finding(problem, rule)
         excused = problem.source.excused.get(finding.line, frozenset())
-        if rule.holds(nki, strict=strict) and rule.id not in excused and rule.id not in ignore:
+        if rule.holds(nki, strict=strict) and rule.id not in excused and rule.id not in left_out:
             found.add(finding)
     functions = sum(isinstance(unit.node, FUNCTIONS) for unit in reached.units)
     return Report(tuple(sorted(found)), tuple(project.broken), len(project.sources), len(reached.kernels), functions)
