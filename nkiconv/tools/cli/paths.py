@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ...errors import UnsupportedError
+from ...errors import MissingPackageError, NkiconvError, UnsupportedError
 
 
 def unwritable(option: str, path: Path | None, kind: str, *, force: bool = True) -> Iterator[UnsupportedError]:
@@ -22,6 +23,15 @@ def unwritable(option: str, path: Path | None, kind: str, *, force: bool = True)
         )
     elif path.is_file() and not force:
         yield UnsupportedError(f"{option}={path}: exists; name another, or overwrite it with --force")
+
+
+def undrawable(path: Path | None, *, force: bool) -> Iterator[NkiconvError]:
+    """Why there can be no picture at --plot, which needs matplotlib; empty if there can, or none is asked for."""
+    yield from unwritable("--plot", path, "a .png file", force=force)
+    if path is not None and path.suffix != ".png":
+        yield UnsupportedError(f"--plot={path}: must end in .png; name it so")
+    if path is not None and importlib.util.find_spec("matplotlib") is None:
+        yield MissingPackageError.of(f"--plot={path}", "matplotlib", "plots")
 
 
 def idle_force(force: bool, files: Mapping[str, Path | str | None]) -> Iterator[UnsupportedError]:

@@ -15,14 +15,14 @@ import typer
 import nkiconv
 
 from ...cases import Case
-from ...errors import MissingPackageError, NkiconvError, UnsupportedError, raise_all
+from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...simulator.profiling import Advance, Profile
 from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords, unnamed
 from .options import Arg, Choice, Constants, Direction, Force, Input, Names, misplaced, named_cases, read_constants
-from .paths import idle_force, unwritable
+from .paths import idle_force, undrawable, unwritable
 from .profile_grid import moved_grid, profiles_grid
 from .shell import FORMATS, JsonOption, asked, console, of_case, print_json, prints_tables, progress, wrote
 from .show import cores, extents, kind
@@ -198,14 +198,9 @@ def _of_kernels(
 def _contradictions(names: list[str], trace: Path | None, plot: Path | None, force: bool) -> Iterator[NkiconvError]:
     yield from idle_force(force, {"--trace": trace, "--plot": plot})
     for option, path in (("--trace", trace), ("--plot", plot)):
-        if path is None:
-            continue
-        if len(names) > 1:
+        if path is not None and len(names) > 1:
             yield UnsupportedError(f"{option}={path}: is of one case, and {len(names)} are given; give one")
-        yield from unwritable(option, path, "a file", force=force)
-    if plot is not None and plot.suffix != ".png":
-        yield UnsupportedError(f"--plot={plot}: must end in .png; name it so")
+    yield from unwritable("--trace", trace, "a file", force=force)
+    yield from undrawable(plot, force=force)
     if trace is not None and trace == plot:
         yield UnsupportedError(f"--trace={trace}: is --plot's path too; give two")
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        yield MissingPackageError.of(f"--plot={plot}", "matplotlib", "plots")

@@ -18,7 +18,7 @@ from ..suites import csv_rows
 from ..tables.readme import Columns, find_between, markdown, markers, put_between
 from .grid import Grid
 from .options import Force
-from .paths import idle_force, unwritable
+from .paths import idle_force, undrawable, unwritable
 from .shell import console, fail_unless, notes, plain_warnings, print_json, progress, wrote
 from .show import cores
 
@@ -118,13 +118,10 @@ def check_files(of: OfSuite, lnc: int, plots: str = "") -> None:
     if plots and of.plot is not None:
         raise UnsupportedError(f"--plot={of.plot}: cannot be combined with {plots}; drop one of the two")
     refuse(UnsupportedError, rules.lnc(lnc, "--lnc"))
-    raise_all("nkiconv bench cannot run this call", idle_force(of.force, {"--csv": of.csv, "--plot": of.plot}))
-    for option, path, kind in (("--csv", of.csv, "a .csv file"), ("--plot", of.plot, "a .png file")):
-        raise_all("nkiconv bench cannot run this call", unwritable(option, path, kind, force=of.force))
-    if of.plot is not None:
-        if of.plot.suffix != ".png":
-            raise UnsupportedError(f"--plot={of.plot}: must end in .png; name it so")
-        importlib.import_module("nkiconv.tools.suites.roofline_plot").check_matplotlib()
+    files = [*idle_force(of.force, {"--csv": of.csv, "--plot": of.plot}), *undrawable(of.plot, force=of.force)]
+    raise_all(
+        "nkiconv bench cannot run this call", [*files, *unwritable("--csv", of.csv, "a .csv file", force=of.force)]
+    )
     for option, path in (("--csv", of.csv), ("--readme", of.readme)):
         if path is not None and of.only is not None:
             raise UnsupportedError(f"--only={of.only}: {option}={path} is of every case; drop one of the two")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import MissingPackageError
 from ...problem import ConvProblem
 from ...simulator.dtypes import canonical
 from ...simulator.profiling.roofline import bytes_per_ns, peak_flops_per_ns
@@ -48,12 +46,6 @@ class Dot:
     def tflops(self) -> float:
         """TFLOP/s reached, those with padding included."""
         return self.problem.flops / self.us / 1e6
-
-
-def check_matplotlib() -> None:
-    """Raises MissingPackageError where there is no matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingPackageError.of("--plot", "matplotlib", "plots")
 
 
 def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:
