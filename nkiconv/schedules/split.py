@@ -2,8 +2,8 @@
 
     part i of `splits`: (heads, dim, normalised); its channels follow those of the parts before it
 
-The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Images of up to 64 tokens
-share steps. A normalised head is whole in a group. Steps of normalised parts, which keep Vector busy, alternate with
+The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Images, or sequences, of
+the same number of up to 64 tokens share steps. A normalised head is whole in a group. Steps of normalised parts, which keep Vector busy, alternate with
 steps of the others. The cores share each kind of steps, in order: by groups, and by tokens if groups do not divide
 evenly.
 """
@@ -219,7 +219,7 @@ class HeadGroup:
 @dataclass(frozen=True)
 class Span:
     """One load of a group's x: tokens first .. first+count-1 of a row, and the taps' tokens before them; or all tokens
-    of so many images, of which the row is the first's."""
+    of so many rows, of which `row` is the first."""
 
     group: HeadGroup
     row: TokenRow
@@ -264,13 +264,13 @@ def _head_group(part: int, first: int, c0: int, count: int, heads: int, by_rows:
 
 
 def shared_rows(geometry: SplitGeometry) -> list[tuple[TokenRow, int]]:
-    """(row, images) of all rows: those of whole short images share steps, as many as a step and a load have."""
-    rows, T = geometry.rows, geometry.T
-    if any(row.count != T for row in rows):
-        return [(row, 1) for row in rows]
-    columns = SPAN_BYTES * P_MAX // (BANK_COLUMNS * geometry.itemsize)
-    most = max(1, min(P_MAX // T, columns // (T + geometry.S - 1)))
-    return [(rows[first], count) for first, count in cut_at(len(rows), most)]
+    """(row, rows) of all rows: short neighbours of equal length share steps, as many as a step and a load have."""
+    found, columns = list[tuple[TokenRow, int]](), SPAN_BYTES * P_MAX // (BANK_COLUMNS * geometry.itemsize)
+    for tokens, alike in itertools.groupby(geometry.rows, key=lambda row: row.count):
+        rows = list(alike)
+        most = max(1, min(P_MAX // max(1, tokens), columns // (tokens + geometry.S - 1)))
+        found += [(rows[first], count) for first, count in cut_at(len(rows), most)]
+    return found
 
 
 def transposes_states(geometry: SplitGeometry, images: int) -> bool:

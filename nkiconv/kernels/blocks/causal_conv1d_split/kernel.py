@@ -125,7 +125,7 @@ def load_span(operands, geometry, span):
             load_halo(held.x[0 : run.rows, tiles, :, 0:halo], operands, geometry, run, row)
         arrived = [tile[0 : run.rows, tiles, :, halo - before : halo + span.count] for tile in sources.values()]
         for chunk, into in zip(sources, arrived, strict=True):
-            load_columns(into, operands.x, geometry, run, place_of(geometry, chunk, row, first, run.c0))
+            load_columns(into, operands.x, geometry, run, row, place_of(geometry, chunk, row, first, run.c0))
         held.pending += gates_of(arrived, gate == "G")
     if "C" in geometry.chunks:
         for begin, count in cut_at(span.images * span.count, nl.tile_size.pmax):
@@ -141,9 +141,10 @@ def place_of(geometry, chunk, row, token, channel):
     return offset + chunk_start(geometry, chunk)
 
 
-def load_columns(into, x_hbm, geometry, run, offset):
-    """Load tokens of a run of channel tiles into [partitions, tiles, images, tokens] of SBUF."""
-    steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c, geometry.x_n, geometry.x_t)
+def load_columns(into, x_hbm, geometry, run, row, offset):
+    """Load tokens of a run of channel tiles into [partitions, tiles, images, tokens] of SBUF, from a row on."""
+    image = geometry.x_n if row.count == geometry.T else row.count * geometry.x_t
+    steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c, image, geometry.x_t)
     if geometry.x_t == 1:
         load(into, x_hbm, list(zip(steps, into.shape, strict=True)), offset)
     else:
