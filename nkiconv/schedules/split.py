@@ -3,9 +3,9 @@
     part i of `splits`: (heads, dim, normalised); its channels follow those of the parts before it
 
 The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Images, or sequences, of
-the same number of up to 64 tokens share steps. A normalised head is whole in a group. Steps of normalised parts, which keep Vector busy, alternate with
-steps of the others. The cores share each kind of steps, in order: by groups, and by tokens if groups do not divide
-evenly.
+the same number of up to 64 tokens share steps. A normalised head is whole in a group. Steps of normalised parts, which
+keep Vector busy, alternate with steps of the others. The cores share each kind of steps, in order: by groups, and by
+tokens if groups do not divide evenly.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ EXACT_INTS = 2**24
 SPAN_BYTES = 4096
 #: How many times as long as a larger element a tiny one takes a DMA engine (trn2.toml, dma.tiny_element_ns).
 TINY_TIMES = 5
+#: The fewest images whose tokens arrive in runs of all channels: 16 of 4 tokens of 8,192 channels take 32 us in place
+#: of 51, 8 take 33 in place of 29.
+TRANSPOSED_IMAGES = 16
 #: Tokens of the first loads of a core, in tiles of 128: work begins when the first load ends.
 FIRST_TILES = (1, 3)
 
@@ -279,7 +282,13 @@ def transposes_states(geometry: SplitGeometry, images: int) -> bool:
     121 calls of 1,024 channels this takes 1.0005 times as long as the faster way, 1.04 at worst, of 128 and 256
     channels up to 1.23 times, 1.2 us (`tests/blocks/test_causal_conv1d_split.py` times some)."""
     size = (geometry.S - 1) * geometry.itemsize
-    return geometry.x_t != 1 and images * (TINY_TIMES if size <= TINY_BYTES else 1) >= size
+    return images * (TINY_TIMES if size <= TINY_BYTES else 1) >= size
+
+
+def transposes_tokens(geometry: SplitGeometry, row: TokenRow, images: int) -> bool:
+    """Whether x of whole images that share a load arrives so."""
+    tiny = geometry.x_t == 1 and geometry.T * geometry.itemsize <= TINY_BYTES
+    return images >= (2 if tiny else TRANSPOSED_IMAGES) and row.count == geometry.T and 1 in (geometry.x_t, geometry.T)
 
 
 def tokens_unsupported(geometry: SplitGeometry) -> str:

@@ -158,7 +158,7 @@ def test_exact_sums_of_integers(chunks, layout, dtype):
 @pytest.mark.cover(4)
 @pytest.mark.parametrize(("chunks", "layout"), [(None, "NCW"), (None, "NWC"), ("BCx", "NWC"), ("xG", "NWC")])
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
-@pytest.mark.parametrize(("N", "T"), [(131, 1), (50, 3), (3, 64)])
+@pytest.mark.parametrize(("N", "T"), [(131, 1), (50, 3), (3, 2), (3, 64)])
 def test_short_images_share_steps(N, T, dtype, layout, chunks):
     """Their bits are those of one image at a time, on one core and two."""
     x, w, bias, before = data(TWO, N, T, dtype=dtype, layout=layout, state=True, chunks=chunks)
@@ -199,7 +199,7 @@ def test_resumed_prefill_is_one_run(pieces, chunks, layout):
 
 @pytest.mark.cover(4)
 @pytest.mark.parametrize(("chunks", "layout"), PLACES)
-@pytest.mark.parametrize("cu_seqlens", [(0, 202), (0, 1, 3, 3, 130, 202), (0, 0, 77, 202, 202)])
+@pytest.mark.parametrize("cu_seqlens", [(0, 202), (0, 1, 3, 3, 130, 202), (0, 40, 80, 120, 120, 161, 202)])
 def test_packed_sequences_are_calls_of_their_own(cu_seqlens, chunks, layout):
     """Sequences of no, few and many tokens, each with its states, one full of NaN, have the bits of separate calls."""
     count = len(cu_seqlens) - 1

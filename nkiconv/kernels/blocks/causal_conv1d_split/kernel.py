@@ -42,7 +42,7 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import chunk_start, gate_of
-from ....schedules.split import build, states_after, transposes_states
+from ....schedules.split import build, states_after, transposes_states, transposes_tokens
 from ....schedules.tiles import BANK_COLUMNS, cut_at, share, size_of, whole_words
 from ..._dma import load, load_from_rows, load_transposed, store, store_to_rows
 from ..._engines import book_vector, copy_balanced, is_16bit, new_ledger, pick_select, pick_sum
@@ -115,16 +115,23 @@ def load_span(operands, geometry, span):
     first, shape = row.first + span.first - before, (group.runs[0].rows, group.tiles, span.images, halo + span.count)
     sources = {chunk: nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf) for chunk in ("x", *gate)}
     held = HeldSpan(sources["x"], [], {})
-    transposes = before < halo and operands.state != None and transposes_states(geometry, span.images)
-    if transposes:
+    has_state = before < halo and operands.state != None
+    turns_state = has_state and transposes_states(geometry, span.images)
+    turns_x = transposes_tokens(geometry, row, span.images)
+    if turns_state:
         state_sbuf = load_state(operands, geometry, group, row.number, span.images)
-        held.pending.append(partial(transpose_halo, held.x[:, :, :, 0:halo], group, state_sbuf))
+        held.pending.append(partial(transpose_positions, held.x[:, :, :, 0:halo], group, state_sbuf))
+    for chunk, into in sources.items() if turns_x else ():
+        x_sbuf = nl.ndarray((span.images, group.count, row.count), dtype=into.dtype, buffer=nl.sbuf)
+        offset = place_of(geometry, chunk, row, first, group.c0)
+        load(x_sbuf, operands.x, [[geometry.x_n, span.images], [1, group.count * row.count]], offset)
+        held.pending.append(partial(transpose_positions, into[:, :, :, halo:], group, x_sbuf))
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
-        if before < halo and not transposes:
+        if before < halo and not turns_state:
             load_halo(held.x[0 : run.rows, tiles, :, 0:halo], operands, geometry, run, row)
         arrived = [tile[0 : run.rows, tiles, :, halo - before : halo + span.count] for tile in sources.values()]
-        for chunk, into in zip(sources, arrived, strict=True):
+        for chunk, into in zip(() if turns_x else sources, arrived):
             load_columns(into, operands.x, geometry, run, row, place_of(geometry, chunk, row, first, run.c0))
         held.pending += gates_of(arrived, gate == "G")
     if "C" in geometry.chunks:
@@ -161,11 +168,11 @@ def load_halo(dst, operands, geometry, run, row):
     load(dst, operands.state, list(zip(steps, dst.shape)), (row.number * geometry.C + run.c0) * size)
 
 
-def transpose_halo(halo, group, state, ledger):
-    """Transpose states [images, channels of a group, S - 1] in SBUF, position by position, into a halo [channels,
-    tiles, images, S - 1]: loaded so, HBM sees long runs."""
-    for place in range(state.shape[2]):
-        transpose_channels(halo[:, :, :, place], group, state[:, :, place], ledger)
+def transpose_positions(dst, group, source, ledger):
+    """Transpose states or tokens [images, channels of a group, positions] in SBUF, position by position, into
+    [channels, tiles, images, positions]: loaded so, HBM sees long runs."""
+    for place in range(source.shape[2]):
+        transpose_channels(dst[:, :, :, place], group, source[:, :, place], ledger)
 
 
 def load_state(operands, geometry, group, first, images, slots=None):
