@@ -76,8 +76,13 @@ class Bound:
             for number, m_tile in enumerate(plan.batches[index]):
                 found.add(self.m_tile(m_tile, pixels, banks, number < plan.moved[index]))
                 found.dma += sum(n * self.stored_ns(m_tile, tile) for tile, _, n in own)
+                if self.options.residual:
+                    found.dma += sum(n * self.residual_ns(m_tile, tile) for tile, _, n in own)
             for k_tile, alike in counted(plan.k_tiles[index]):
                 found.dma += alike * sum(n * self.loaded_ns(tile, k_tile) for tile, _, n in own)
+                if self.options.prologue.asked:
+                    read = sum(n * tile.dn * tile.hn * tile.wn for tile, _, n in own)
+                    found.scalar += alike * k_tile.slots * read * self.target.scalar_ns
         return found
 
     def m_tile(self, m_tile: MTile, pixels: int, banks: int, by_array: bool) -> Busy:
@@ -94,6 +99,8 @@ class Bound:
         transposes = div_ceil(pixels, P_MAX) if stores_channels(geometry) else 0
         transposing_ns = transposes * self.transpose_ns + (self.transposing_ns(m_tile) if by_array else 0.0)
         found.add(Busy(transposing_ns, transposing_ns, read_ns(target, self.options, banks, pixels / m_tile.rows)))
+        if self.options.statistics:
+            found.vector += banks * target.vector_fixed_psum_ns + pixels / m_tile.rows * target.vector_ns
         found.dma += sum(one.slots for one in m_tile.k_tiles) * self.filters_ns(m_tile)
         return found
 
@@ -126,6 +133,12 @@ class Bound:
             return self.moved_ns(P_MAX, elements, m_tile.kn)
         run = tile.qn if m_tile.rows > 1 else run_of(tile.pn, tile.qn, *geometry.y_strides[2:4])
         return self.moved_ns(parts, elements, run)
+
+    def residual_ns(self, m_tile: MTile, tile: OutTile) -> float:
+        """ns of DMA for the residual of an M tile's results of an output tile."""
+        if not stores_channels(self.geometry):
+            return self.stored_ns(m_tile, tile)
+        return transposed_ns(self.target, m_tile.kn, pixels_of(tile), tile.qn, self.geometry.hbm_itemsize)
 
     def moved_ns(self, parts: int, elements: float, run: float) -> float:
         """ns of DMA for `elements` of so many partitions together, in runs of `run` elements."""
