@@ -7,6 +7,7 @@ are pickled by the class that it was made from.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,9 @@ def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
 
 
 def _instance(names: tuple[str, ...], kind: Any) -> Any:
-    """An empty module of a changed class."""
+    """An empty module of a changed class. A process that has fused nothing has not imported the changes yet."""
+    if not _CHANGES.keys() >= set(names):
+        importlib.import_module(".fusion", __package__)
     for name in names:
         kind = _CHANGES[name](kind)
     return kind.__new__(kind)
