@@ -3,6 +3,8 @@
 import copy
 import operator
 import pickle
+import subprocess
+import sys
 
 import fused_models as fm
 import numpy as np
@@ -173,6 +175,15 @@ def test_hooks_that_hand_results_to_cpp(name):
             return
         with pytest.raises(UnsupportedError, match=r"torch's C\+\+ reads a result that .* computes later; pass on"):
             found(image(*X))
+
+
+def test_models_are_loaded_by_a_process_that_has_fused_none(tmp_path):
+    model, x = convert(fm.chain().eval(), fuse=True).model, image(*X)
+    torch.save((model, x, model(x)), tmp_path / "model.pt")
+    code = (
+        "import sys, torch; m, x, y = torch.load(sys.argv[1], weights_only=False); torch.testing.assert_close(m(x), y)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "model.pt"], check=True)
 
 
 @pytest.mark.parametrize("training", [False, True])
