@@ -169,6 +169,7 @@ PAIRS = [
     vary("NKI081", "9 results", lambda n: top(eights=n), 8, 9, "dst has 9 elements"),
     vary("NKI081", "max8 of 4 dims", lambda s: nisa.max8(ps(8, 8), sb(8, *s)), (2, 8), (2, 2, 4), "src has 4 dims"),
     vary("NKI082", "places in int32", lambda d: nisa.nc_find_index8(sb(4, 8, dtype=d), sb(4, 9), sb(4, 8)), U16, I32, "dst has dtype int32"),
+    vary("NKI082", "places of what is replaced in int32", lambda d: nisa.nc_match_replace8(sb(4, 9), sb(4, 9), sb(4, 8), 0.0, sb(4, 8, dtype=d)), U16, I32, "dst_idx has dtype int32"),
     vary("NKI083", "max8 of a NaN", lambda x: top(src=lambda: put(np.full((4, 9), x, np.float32))), 1.0, np.nan, r"src holds a NaN at \(0, 0\)"),
     vary("NKI084", "indices beyond 2^24", lambda s: select(range_start=s), 2**24 - 6, 2**24 - 5, "range_start=16777211"),
     vary("NKI085", "another fill", lambda x: select(on_false_value=x), -3.4028235e38, -1e30, "on_false_value"),
