@@ -32,6 +32,7 @@ from .prices import (
     matmul_rates,
     met_outputs,
     moved_ns,
+    planes_met,
     read_ns,
     total_ns,
     transpose_ns,
@@ -114,16 +115,16 @@ class Bound:
         spread_ns = self.target.vector_fixed_ns + P_MAX * self.target.copy_ns(geometry.itemsize)
         return count * (self.transpose_ns if m_tile.pack == 1 else spread_ns)
 
-    def met(self, m_tile: MTile, k_tile: KTile) -> tuple[float, int]:
-        """(columns of a K tile's matmuls for an output, matmuls of a bank)."""
+    def met(self, m_tile: MTile, k_tile: KTile) -> tuple[float, float]:
+        """(columns of a K tile's matmuls for an output, matmuls of a bank); none for planes of taps outside x."""
         geometry, axis, groups = self.geometry, m_tile_axis(self.geometry, m_tile), tap_groups(self.geometry, k_tile)
-        taps = geometry.planes.taps * axis.taps * groups
+        taps, planes = axis.taps * groups, planes_met(geometry)
         apart = sums_pitch(geometry, [k_tile], images_together(geometry, [k_tile]), geometry.rows.out)
         if k_tile.pairing == TAPS:
-            return apart / geometry.rows.out * div_ceil(taps, 2), div_ceil(taps, 2)
+            pairs = div_ceil(geometry.planes.taps * taps, 2)
+            return apart / geometry.rows.out * pairs, pairs
         columns = groups if k_tile.depth > 1 else met_outputs(geometry.columns) / geometry.columns.out
-        met = met_outputs(geometry.planes) / geometry.planes.out * met_outputs(axis) / geometry.rows.out**2
-        return met * columns * apart, taps
+        return planes * met_outputs(axis) / geometry.rows.out**2 * columns * apart, planes * taps
 
     def stored_ns(self, m_tile: MTile, tile: OutTile) -> float:
         """ns of DMA for an M tile's results of an output tile."""
