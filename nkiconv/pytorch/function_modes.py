@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch.overrides import handle_torch_function
 
+from ..errors import shown
 from .errors import UnsupportedError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -19,6 +20,9 @@ def one_call(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
+        layer = named.get("layer")
+        if layer is not None and not isinstance(layer, str):
+            raise UnsupportedError(f"layer={shown(layer)}: must be None or a name for messages; pass a str")
         if is_watched():
             return handle_torch_function(call, args, *args, **named)
         return function(*args, **named)

@@ -188,7 +188,8 @@ def conv3d(
     """
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    none = isinstance(initial_frames, Tensor) and initial_frames.dim() > 2 and initial_frames.shape[-3] == 0
+    has_axes = isinstance(initial_frames, Tensor) and not initial_frames.is_nested and initial_frames.dim() > 2
+    none = has_axes and initial_frames.shape[-3] == 0  # type: ignore[union-attr]
     frames = None if none else initial_frames
     numbers = (stride, padding, dilation, groups)
     norm = norm_of(y_norm, y_norm_weight, y_norm_bias, number_of(y_norm_eps), return_before_norm)
@@ -262,7 +263,7 @@ def _groups(x: Any, w: Any, rank: int) -> int:
 
 
 def _has_rank3(weight: Any) -> bool:
-    return isinstance(weight, Tensor) and weight.dim() == 3
+    return isinstance(weight, Tensor) and not weight.is_nested and weight.dim() == 3
 
 
 def convolve(
@@ -288,7 +289,9 @@ def convolve(
         return handle_torch_function(convolve, (x, w), name, *given)
     plain = norm is None and residual is packed is frames is scales[0] is scales[1] is None
     plain = plain and type(more.x_upsample) is int  # True is 1, and is refused
-    plain = plain and more.activation is None and type(more.residual_position) is str  # arrays are refused
+    # arrays, which compare element by element, are refused
+    plain = plain and more.activation is more.x_activation is more.return_stats is None
+    plain = plain and type(more.residual_position) is str
     if plain and more == Fused(layer=more.layer, strict_nonfinite=more.strict_nonfinite):
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:

@@ -154,6 +154,9 @@ def test_models_without_data_take_tensors_in_containers():
 
 
 @pytest.mark.parametrize(("model", "more", "message"), [
+    (nn.Conv1d, {}, "model: must be a torch.nn.Module, not type; pass the module itself"),
+    *((nn.Conv1d(3, 4, 1), {"named": one}, "named=.*: must be a dict of forward's arguments by name")
+      for one in ([1], {1: 2}, "x")),
     (nn.Conv1d(3, 4, 1), {"lnc": True}, "lnc=True: must be 1 or 2"),
     (nn.Conv1d(3, 4, 1), {"layout": "HWCN"}, "layout='HWCN': accepted are None, NCHW, NHWC"),
     (nn.Conv1d(3, 4, 1), {"quick": True, "wide": True}, "drop one"),

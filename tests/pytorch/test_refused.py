@@ -48,10 +48,12 @@ refused(conv2d, {"input": X, "weight": W, "bias": B}, [
      r"conv2d cannot run this call; 2 reasons\n.*bias.dtype.*\n.*activation='x'"),
     ({"groups": 0, "layer": "encoder.stem"}, GeometryError, "^encoder.stem: groups=0: must be at least 1"),
     *(({name: X}, ValueError, rf"{name}=Tensor \(2, 6, 9, 11\) torch.float32: ")
-        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite")),
+        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite",
+                     "x_activation", "x_upsample", "return_stats")),
     *(  # comparing one to a word raises
         ({name: X.numpy()}, ValueError, rf"{name}=ndarray \(2, 6, 9, 11\) float32: ")
-        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite")),
+        for name in ("stride", "padding", "dilation", "groups", "activation", "residual_position", "strict_nonfinite",
+                     "x_activation", "x_upsample", "return_stats")),
 ])  # fmt: skip
 X2, W2 = integers(2, 6, 5, 4), integers(6, 4, 3, 2)
 refused(conv_transpose2d, {"input": X2, "weight": W2}, [
@@ -60,6 +62,19 @@ refused(conv_transpose2d, {"input": X2, "weight": W2}, [
     ({"output_padding": 2, "stride": 2}, GeometryError, r"output_padding=\(2, 2\): must be below stride=\(2, 2\)"),
     ({"output_padding": X}, ValueError, r"output_padding=Tensor \(2, 6, 9, 11\) torch.float32: "),
 ])  # fmt: skip
+NO_ROWS = NESTED([torch.zeros(4, 3), torch.zeros(4, 2)])
+refused(
+    pytorch.conv1d,
+    {"input": torch.zeros(2, 6, 9), "weight": NO_ROWS},
+    [({}, LayoutError, "weight: nested tensors are not supported; ")],
+)
+refused(
+    conv3d,
+    {"input": torch.zeros(1, 6, 3, 4, 4), "weight": torch.zeros(4, 6, 3, 3, 3)},
+    [({"initial_frames": NO_ROWS}, LayoutError, "initial_frames: nested tensors are not supported; ")],
+)
+for function in (pytorch.causal_conv1d_fn, pytorch.pointwise_mlp, pytorch.b2b_causal_conv1d):
+    refused(function, {}, [({"layer": ["a"]}, UnsupportedError, r"layer=\['a'\]: must be None or a name for messages")])
 refused(pytorch.depthwise_conv1d, {"input": torch.zeros(2, 6, 9)}, [
     ({"input": torch.zeros(9), "weight": torch.zeros(6, 1, 4)}, LayoutError, "input.shape=.*: must have 3 axes, or 2"),
     ({"weight": torch.zeros(12, 1, 4)}, GeometryError,

@@ -179,14 +179,19 @@ def convert(
     )
 
 
+def check_module(model: Any) -> None:
+    """Raise DtypeError where a model is no module."""
+    if not isinstance(model, torch.nn.Module):
+        raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
+
+
 def _refused(
     model: Any, filter: Any, pack_filters: Any, example_inputs: Any, flags: dict[str, Any]
 ) -> Iterator[NkiconvError]:
     """Errors of arguments."""
     from . import packing
 
-    if not isinstance(model, torch.nn.Module):
-        raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
+    check_module(model)
     if filter is not None and not callable(filter):
         yield UnsupportedError(f"filter={shown(filter)}: must be None or a function of (name, module); pass one")
     if example_inputs is not None and not isinstance(example_inputs, (tuple, list, Mapping)):

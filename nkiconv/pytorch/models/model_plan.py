@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ... import rules
-from ...errors import DtypeError, LayoutError, UnsupportedError, refuse
+from ...errors import DtypeError, LayoutError, UnsupportedError, refuse, shown
 from ...launches import launch_mode
 from ...planner import Plan, Request
 from ...planner.entry import answer
@@ -23,6 +23,7 @@ from ...planner.plan import ESTIMATED
 from ...planner.request import least_bytes
 from ...rules import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
 from .advice import Advice, advise, folding
+from .conversion import check_module
 from .flops import Share
 from .launch_costs import LaunchCost, launch_cost
 from .only_ways import plan_b2b, plan_mlp, plan_split
@@ -352,7 +353,8 @@ def plan_model(
     how = {"wide": wide, "use_cache": use_cache, "quick": quick}
     options = {"fold_batchnorm": fold_batchnorm, "fuse": fuse, "polyphase": polyphase}
     options |= {"causal_conv1d": causal_conv1d, "functional": functional}
-    _check(inputs, lnc, layout, mode, {"training": training, "advice": advice, **how, **options})
+    check_module(model)
+    _check(inputs, named, lnc, layout, mode, {"training": training, "advice": advice, **how, **options})
     advance("running the model", None)
     found = record(model, inputs, named or {}, training=training, **options)
     rows, layers_of = [], found.convolved
@@ -377,11 +379,13 @@ def plan_model(
     )  # fmt: skip
 
 
-def _check(inputs: Any, lnc: Any, layout: Any, mode: Any, flags: dict[str, Any]) -> None:
+def _check(inputs: Any, named: Any, lnc: Any, layout: Any, mode: Any, flags: dict[str, Any]) -> None:
     """Refuse arguments of `plan_model`; flags: those that are True or False."""
     if not isinstance(inputs, (tuple, list)):
         kind = type(inputs).__name__
         raise DtypeError(f"inputs: must be a list or tuple of forward's arguments, not {kind}; pass [x]")
+    if not isinstance(named, Mapping | None) or not all(isinstance(name, str) for name in named or ()):
+        raise DtypeError(f"named={shown(named)}: must be a dict of forward's arguments by name; pass {{'x': x}}")
     refuse(UnsupportedError, rules.lnc(lnc), *itertools.starmap(rules.flag, flags.items()))
     if flags["quick"] and flags["wide"]:
         raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")

@@ -167,8 +167,9 @@ class Called(NamedTuple):
     def _upsample(self) -> Iterator[NkiconvError]:
         """Errors of x_upsample."""
         times = self.asked.x_upsample
-        yield from refused(UnsupportedError, rules.accepted("x_upsample", times, rules.UPSAMPLES))
-        if times != 1 and (self.asked.transposed or self.asked.rank != 2):
+        wrong = rules.accepted("x_upsample", times, rules.UPSAMPLES)
+        yield from refused(UnsupportedError, wrong)
+        if not wrong and times != 1 and (self.asked.transposed or self.asked.rank != 2):
             yield UnsupportedError(f"x_upsample={times}: conv2d alone takes it; upsample input before")
 
     def _shapes(self) -> Iterator[NkiconvError]:
