@@ -44,14 +44,21 @@ class Statistics:
 
     def finish(self, dst):
         """Write (count, mean, variance) of all values to dst, [P, 3] fp32 in SBUF."""
-        nisa.memset(dst=dst[:, 0:1], value=float(self.count), engine=nisa.engine.gpsimd)
-        nisa.bn_aggr(dst=dst[:, 1:3], data=self.triples[0 : dst.shape[0], 0 : self.used])
+        finish_all(dst.expand_dim(1), [self])
 
     def finish_triple(self, dst):
         """Write (count, mean, count * variance) of all values to dst, [P, 3] fp32 in SBUF: a triple to combine
         further."""
         self.finish(dst)
         nisa.tensor_scalar(dst=dst[:, 2:3], data=dst[:, 2:3], op0=nl.multiply, operand0=float(self.count))
+
+
+def finish_all(dst, some):
+    """Write (count, mean, variance) of each of some Statistics of equally many values to dst, [P, some, 3] fp32 in
+    SBUF."""
+    nisa.memset(dst=dst[:, :, 0:1], value=float(some[0].count), engine=nisa.engine.gpsimd)
+    for index, one in enumerate(some):
+        nisa.bn_aggr(dst=dst[:, index, 1:3], data=one.triples[0 : dst.shape[0], 0 : one.used])
 
 
 def combine_each(dst, triples, count):
@@ -134,8 +141,16 @@ class OutputStatistics:
             if one.left == 0:
                 done.append(image)
         # after the bn_stats of all images, so that Vector does not wait for its latest result
-        for image in done:
-            self.store_channels(image, m_tile, self.open.pop((image, m_tile.k0)))
+        found = [self.open.pop((image, m_tile.k0)) for image in done]
+        if all(list(one.parts) == [1] for one in found):
+            # neighbours of equally many values together
+            every = range(len(done))
+            for _, some in groupby(every, key=lambda index: (done[index] - index, found[index].parts[1].count)):
+                run = list(some)
+                self.store_images(done[run[0]], m_tile, [found[index].parts[1] for index in run], found[run[0]].bias)
+            return
+        for image, one in zip(done, found):
+            self.store_channels(image, m_tile, one)
 
     def add_piece(self, one, rows, data):
         """Add values on partitions of `rows` rows of y, at most 512 a partition at once."""
@@ -150,7 +165,7 @@ class OutputStatistics:
         """Store the statistics of an M tile of an image. Several rows of y are stored after they have been moved to the
         same partitions, which may take as long as the loads before."""
         if list(one.parts) == [1]:
-            self.store_one(image, m_tile, one.parts[1], one.bias)
+            self.store_images(image, m_tile, [one.parts[1]], one.bias)
             return
         kn, slot, every = m_tile.kn, self.slot or m_tile.kn, Statistics(m_tile.kn, sum(one.parts))
         for rows, part in sorted(one.parts.items(), reverse=True):
@@ -164,7 +179,7 @@ class OutputStatistics:
                     self.move(every.triples[0:kn, every.used + row, 0:3], src)
             every.used, every.count = every.used + rows, every.count + rows * part.count
         self.store_moved(MOVING_MAX if self.slot is None else COPIED_MAX)
-        self.moving.append(lambda: self.store_one(image, m_tile, every, one.bias))
+        self.moving.append(lambda: self.store_images(image, m_tile, [every], one.bias))
 
     def move(self, dst, src):
         """Move a row's statistics to other partitions: by an engine if it may begin there, else by DMA."""
@@ -178,15 +193,16 @@ class OutputStatistics:
         while len(self.moving) > most:
             self.moving.pop(0)()
 
-    def store_one(self, image, m_tile, statistics, bias):
-        """Store the statistics of an M tile of an image."""
-        kn = m_tile.kn
-        stats_sbuf = nl.ndarray((kn, 3), dtype=nl.float32, buffer=nl.sbuf)
-        statistics.finish(stats_sbuf)
+    def store_images(self, first, m_tile, some, bias):
+        """Store the statistics of an M tile of images from `first` on, each of equally many values."""
+        kn, count, step = m_tile.kn, len(some), self.hbm.shape[2] * 3
+        stats_sbuf = nl.ndarray((kn, count, 3), dtype=nl.float32, buffer=nl.sbuf)
+        finish_all(stats_sbuf, some)
         if bias is not None:
-            mean_sbuf = stats_sbuf[:, 1:2]
-            nisa.tensor_tensor(dst=mean_sbuf, data1=mean_sbuf, data2=bias[0:kn, 0:1], op=nl.add)
-        store(stats_sbuf, self.hbm, [[3, kn], [1, 3]], self.offset(image, m_tile))
+            means = stats_sbuf[:, :, 1:2]
+            each = bias[0:kn, 0:1].expand_dim(1).broadcast(1, count)
+            nisa.tensor_tensor(dst=means, data1=means, data2=each, op=nl.add)
+        store(stats_sbuf, self.hbm, [[3, kn], [step, count], [1, 3]], self.offset(first, m_tile))
 
     def store_nothing(self, m_tile, first, count):
         """Store zeros for an M tile of images that this core does not compute."""
