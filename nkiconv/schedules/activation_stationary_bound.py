@@ -134,7 +134,8 @@ class Bound:
             else:
                 read_ns += tiles * kn * source.fold * self.target.vector_ns / READERS
             y = tile.zn * tile.pn * tile.qn * source.fold * kn
-            moved_ns += times * self.window_ns(tile) + self.moved_ns(times * y, kn * sizes.side)
+            y_ns = self.moved_ns(times * y, kn * sizes.side)
+            moved_ns += times * self.window_ns(tile) + (1 + self.options.residual) * y_ns
         if streamed_ns * self.target.half_rate < self.target.window_work * sums_ns:
             sums_ns /= self.target.half_rate  # matmuls of few columns never end the throttle's half rate
         return array_ns + sums_ns, moved_ns, read_ns
@@ -213,7 +214,8 @@ class Bound:
         array_ns = self.matmuls_ns(channels * steps * matmuls, columns) + self.transposes_ns(transposes, parts)
         y_parts, y_item = settings.below * settings.images * settings.beside, self.options.epilogue.y_itemsize
         x_ns, y = self.moved_ns(x, x_run, parts), N * P * Q * C / PARTS
-        y_ns, read_ns = self.moved_ns(y, y_run, y_parts, y_item), channels * steps * sums * target.vector_ns / READERS
+        y_ns = (1 + self.options.residual) * self.moved_ns(y, y_run, y_parts, y_item)
+        read_ns = evacuated_ns(target, self.options, channels * steps, channels * steps * sums)
         rounds, size, together = max(1.0, tiles) / settings.together, plan.matrix_size, channels * settings.together
         if plan.by_pixels:
             # the core with more K tiles of an odd number
