@@ -31,9 +31,10 @@ TAPS_MAX = 16
 STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
 #: The fewest channels of a partition, runs of 64 bytes.
 ROW_LEAST = 32
-#: The most sequences of a decode step that Vector computes, and with states by index; tokens; bytes a partition of rows
-#: and filters. Of 8,192 channels 1 to 64 sequences take 7 to 23 us so, 26 to 34 on the Tensor Engine.
-VECTOR_SEQUENCES, VECTOR_TOKENS, VECTOR_BYTES = (64, 32), 128, 98_304
+#: The most sequences of a decode step that Vector computes, and with states by index, by bytes of an element; tokens;
+#: bytes a partition of rows and filters. Of 8,192 channels in bf16 1 to 64 sequences take 7 to 23 us so, 26 to 34 on
+#: the Tensor Engine, which takes twice as long in fp32.
+VECTOR_SEQUENCES, VECTOR_TOKENS, VECTOR_BYTES = {2: (64, 44), 4: (64, 64)}, 128, 98_304
 #: Integers up to this are exact in fp32, in which Vector computes.
 EXACT_INTS = 2**24
 #: Bytes a partition of one load of a group's x, about: larger loads keep stores waiting.
@@ -340,7 +341,7 @@ def row_length(N: int, channels: int) -> int:
 def is_on_vector(geometry: SplitGeometry, T: int, slots: int) -> bool:
     """Whether Vector computes a decode step of so many tokens: the Tensor Engine's diagonals of all filters take longer
     than the sums of few tokens. slots: of states by index, whose ranges then have numbers; else 0."""
-    if geometry.N > VECTOR_SEQUENCES[slots > 0] or geometry.N * T > VECTOR_TOKENS:
+    if geometry.N > VECTOR_SEQUENCES[geometry.itemsize][slots > 0] or geometry.N * T > VECTOR_TOKENS:
         return False
     tiles = row_tiles(geometry, 1, 0)
     held = sum(tile.length for tile in tiles) * (T + 2 * geometry.S - 1) * geometry.itemsize

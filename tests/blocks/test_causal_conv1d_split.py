@@ -392,18 +392,20 @@ def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed, splits):
     assert state.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize(("N", "T", "is_indexed", "sums"), [
-    (1, 1, False, {"tensor_reduce"}), (64, 2, False, {"tensor_reduce"}), (65, 1, False, {"nc_matmul"}),
-    (32, 4, True, {"tensor_reduce"}), (33, 1, True, {"nc_matmul"}), (20, 7, False, {"nc_matmul"}),
+@pytest.mark.parametrize(("N", "T", "is_indexed", "dtype", "sums"), [
+    (1, 1, False, "bf16", "tensor_reduce"), (64, 2, False, "bf16", "tensor_reduce"),
+    (65, 1, False, "bf16", "nc_matmul"), (20, 7, False, "bf16", "nc_matmul"),
+    (32, 4, True, "bf16", "tensor_reduce"), (44, 1, True, "bf16", "tensor_reduce"), (45, 1, True, "bf16", "nc_matmul"),
+    (64, 1, True, "fp32", "tensor_reduce"), (65, 1, True, "fp32", "nc_matmul"),
 ])  # fmt: skip
-def test_few_sequences_are_summed_by_vector(N, T, is_indexed, sums):
+def test_few_sequences_are_summed_by_vector(N, T, is_indexed, dtype, sums):
     """Without diagonals of filters, whose making takes longest."""
     splits, given = ((4, 64, False),), {"layout": "NWC"}
     if is_indexed:
         given["state_indices"] = nkiconv.spec((N,), "int32")
-    arrays = [nkiconv.spec(shape, "bf16") for shape in ((N, T, 256), (N + is_indexed, 256, 3), (256, 4))]
+    arrays = [nkiconv.spec(shape, dtype) for shape in ((N, T, 256), (N + is_indexed, 256, 3), (256, 4))]
     found = execute(nkiconv.causal_conv1d_split_step[2], (*arrays, splits), given, trace_only=True)
-    assert {one.op for one in found.instructions} & {"tensor_reduce", "nc_matmul"} == sums
+    assert {one.op for one in found.instructions} & {"tensor_reduce", "nc_matmul"} == {sums}
 
 
 def test_several_batches_of_slots():
