@@ -188,9 +188,7 @@ def conv3d(
     """
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
     more = Fused(activation, residual_position, layer, strict, x_activation, return_stats)
-    has_axes = isinstance(initial_frames, Tensor) and not initial_frames.is_nested and initial_frames.dim() > 2
-    none = has_axes and initial_frames.shape[-3] == 0  # type: ignore[union-attr]
-    frames = None if none else initial_frames
+    frames = None if _has_no_planes(initial_frames, input) else initial_frames
     numbers = (stride, padding, dilation, groups)
     norm = norm_of(y_norm, y_norm_weight, y_norm_bias, number_of(y_norm_eps), return_before_norm)
     given = input, weight, bias, residual, numbers, more, packed, frames, (x_scale, x_shift), norm
@@ -260,6 +258,14 @@ def _groups(x: Any, w: Any, rank: int) -> int:
     if x.dim() not in (rank + 1, rank + 2):
         raise LayoutError(f"input.shape={tuple(x.shape)}: must have {rank + 2} axes, or {rank + 1} of one image")
     return int(x.shape[-rank - 1])
+
+
+def _has_no_planes(frames: Any, x: Any) -> bool:
+    """Whether these are no frames, of the sizes and dtype of x's."""
+    both = (frames, x)
+    if not all(isinstance(one, Tensor) and not one.is_nested and one.dim() in (4, 5) for one in both):
+        return False
+    return bool(frames.dtype == x.dtype and frames.shape == (*x.shape[:-3], 0, *x.shape[-2:]))
 
 
 def _has_rank3(weight: Any) -> bool:

@@ -110,6 +110,9 @@ X, W = torch.zeros(1, 4, 3, 5, 6), torch.zeros(6, 4, 3, 3, 3)
 refused(conv3d, {"input": X, "weight": W}, [
     ({"initial_frames": X[:, :3]}, GeometryError, r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be input's but for"),
     ({"initial_frames": X[0]}, GeometryError, "has other axes"),
+    ({"initial_frames": X[:, :3, :0]}, GeometryError, r"shape=\(1, 3, 0, 5, 6\): must be input's but for"),
+    ({"initial_frames": X[0, :, :0]}, GeometryError, "has other axes"),
+    *(({"y_norm_eps": one}, UnsupportedError, "y_norm_eps=.*: must be a number from") for one in (True, "x", -1.0)),
     ({"return_final_frames": "all"}, TypeError, "return_final_frames='all': must be True, False or an int"),
     ({"return_final_frames": 4}, GeometryError, "return_final_frames=4: initial_frames and x have 3 planes"),
 ])  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ... import pixel_norms, rules
-from ...errors import refused
+from ...errors import refuse, refused
 from ..computers import host
 from ..errors import NkiconvError, UnsupportedError
 from .convolution import Convolution
@@ -30,6 +30,7 @@ class PixelNorm(NamedTuple):
 def norm_of(kind: Any, weight: Any, bias: Any, eps: Any, before: Any) -> PixelNorm | None:
     """An unchecked norm; None if no argument asks for one."""
     if kind is weight is bias is None and before is False:
+        refuse(UnsupportedError, "" if type(eps) is float and eps == pixel_norms.NORM_EPS else pixel_norms.eps(eps))
         return None
     return PixelNorm(kind, weight, bias, eps, before)
 
