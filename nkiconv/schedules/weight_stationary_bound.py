@@ -213,7 +213,11 @@ class Bound:
         if self.by_pixels:
             run = float(tile[0].kn * row_tiles)
         elements, item = tile[0].kn * row_tiles * z.qn * rows * q.qn, self.options.epilogue.y_itemsize
-        return (1 + self.options.residual) * moved_ns(self.target, elements, max(1.0, run), parts, item)
+        y_ns = moved_ns(self.target, elements, max(1.0, run), parts, item)
+        if not self.options.residual or not schedule.gathers or self.by_pixels:
+            return y_ns * (1 + self.options.residual)
+        # the rows of a gathered residual are on partitions of their own
+        return y_ns + moved_ns(self.target, elements, max(1.0, float(q.qn)), P_MAX // schedule.slot * tile[0].kn, item)
 
 
 def blocks_of(resident: Resident, item: int) -> int:
