@@ -215,7 +215,9 @@ class Bound:
         y_parts, y_item = settings.below * settings.images * settings.beside, self.options.epilogue.y_itemsize
         x_ns, y = self.moved_ns(x, x_run, parts), N * P * Q * C / PARTS
         y_ns = (1 + self.options.residual) * self.moved_ns(y, y_run, y_parts, y_item)
-        read_ns = evacuated_ns(target, self.options, channels * steps, channels * steps * sums)
+        sums, apart = channels * steps * sums, self.options.epilogue.bias
+        read_ns = evacuated_ns(target, self.options, channels * steps, sums, apart)
+        read_ns += transposes * parts * target.vector_ns / READERS
         rounds, size, together = max(1.0, tiles) / settings.together, plan.matrix_size, channels * settings.together
         if plan.by_pixels:
             # the core with more K tiles of an odd number
