@@ -20,7 +20,7 @@ from ..schedules.tiles import BANK_COLUMNS, div_ceil
 from ..simulator.hardware import PARTITIONS
 from .request import Asked
 
-#: Most pieces of a part that estimates plan: of 399 named problems (`python tests/choice --times`) 89 % take up to
+#: Most pieces of a part that estimates plan: of 399 named problems 89 % take up to
 #: 50 ms of one core of a server's CPU, the longest 0.14 s. With 300 some choose kernels that take up to 10 % longer.
 PIECES = 1000
 #: For each extent that is cut, in this order: the least of a part, which is also the step of cuts, so that the last
