@@ -121,25 +121,26 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:
     whole, found = div_ceil(K, P_MAX), []
     besides = values_of(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry)))
     for beside, side in product(besides, values_of(given, "side", (1,) if is_transposed else SIDES)):
-        # accumulators of channels that are transposed together need not wait for others
-        most = min(max_channels(geometry, beside), P_MAX if bound.pixels == TRANSPOSED else C)
-        own, least = div_ceil(C, side), columns_beside(geometry, beside)
+        most, own, least = max_channels(geometry, beside), div_ceil(C, side), columns_beside(geometry, beside)
         rows = [one for one in _parts(P, EXTENTS) if P % one == 0 or bound.pixels != GY_TRANSPOSED]
-        channels = given.get("channels", div_ceil(own, div_ceil(own, most)))
-        every = table(
-            outputs=values_of(given, "outputs", _parts(whole, OUTPUTS)),
-            inputs=values_of(given, "inputs", _parts(div_ceil(C, channels), INPUTS)),
-            split=values_of(given, "split", (0, 1)),
-            rows=values_of(given, "rows", rows),
-            columns=[one for one in values_of(given, "columns", wide) if one >= least],
-            channels=(channels,),
-            beside=(beside,),
-            side=(side,),
-        )
-        # several row tiles take as many loads each: they pay for whole planes, or if a tile has all units
-        units = geometry.planes.out * ceil(P, every["rows"]) * ceil(Q, every["columns"])
-        pays = (side == 1) | (units == geometry.planes.out) | (units <= P_MAX // side)
-        found.append(some(every, pays | ("side" in given)))
+        # accumulators of channels that are transposed together need not wait for others
+        widths = (most, min(most, P_MAX)) if bound.pixels == TRANSPOSED else (most,)
+        for channels in values_of(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):
+            parts = div_ceil(C, channels)
+            of_channels = table(
+                outputs=values_of(given, "outputs", _parts(whole, OUTPUTS)),
+                inputs=values_of(given, "inputs", _parts(parts, INPUTS)),
+                split=values_of(given, "split", (0, 1)),
+                rows=values_of(given, "rows", rows),
+                columns=[one for one in values_of(given, "columns", wide) if one >= least],
+                channels=(channels,),
+                beside=(beside,),
+                side=(side,),
+            )
+            # several row tiles take as many loads each: they pay for whole planes, or if a tile has all units
+            units = geometry.planes.out * ceil(P, of_channels["rows"]) * ceil(Q, of_channels["columns"])
+            pays = (side == 1) | (units == geometry.planes.out) | (units <= P_MAX // side)
+            found.append(some(of_channels, pays | ("side" in given)))
     t = joined(found)
     return {**t, "buffers": np.full_like(t["rows"], given["buffers"])} if "buffers" in given else t
 
@@ -235,6 +236,11 @@ class BlocksBound:
         # transposed tiles that fit SBUF for passes that share channels are transposed once
         is_kept = (self.pixels == TRANSPOSED) & (t["buffers"] >= t["tiles"])
         share = np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
+        planes = self.geometry.planes
+        if self.pixels == TRANSPOSED and planes.taps > 1 and planes.stride == planes.dilation == 1:
+            # taps that see a transposed plane one after the other
+            own = np.minimum(1, planes.size / planes.out / planes.taps)
+            share = np.where((t["gang"] == 1) & (t["planes"] == 1), own * share, share)
         return t | {"array_ns": t["array_ns"] + share * x[0] + gy[0], "moved_ns": share * x[1] + gy[1]}
 
     def _moved(self, t: Table, seen: Geometry, channels: Any) -> tuple[Any, Any, Any, int]:

@@ -99,8 +99,11 @@ class BlocksSchedule:
     @cached_property
     def x(self) -> tuple[int, int, int]:
         """The most (rows, columns, channels) of x of a tile."""
-        c = [part for one in self.passes for part in one.c]
-        every = [one.h for one in self.passes], [one.w for one in self.passes], c
+        every = (
+            [one.h for one in self.passes],
+            [one.w for one in self.passes],
+            [c for one in self.passes for c in one.c],
+        )
         rows, columns, channels = (max(1, most_of(parts)) for parts in every)
         return rows, columns, channels
 
