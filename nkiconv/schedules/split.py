@@ -33,7 +33,7 @@ STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
 ROW_LEAST = 32
 #: The most sequences of a decode step that Vector computes, and with states by index, by bytes of an element; tokens;
 #: bytes a partition of rows and filters. Of 8,192 channels in bf16 1 to 64 sequences take 7 to 23 us so, 26 to 34 on
-#: the Tensor Engine, which takes twice as long in fp32.
+#: the Tensor Engine, which takes twice as long in fp32 (modelled; `make chains` times steps of 1 and 32).
 VECTOR_SEQUENCES, VECTOR_TOKENS, VECTOR_BYTES = {2: (64, 44), 4: (64, 64)}, 128, 98_304
 #: Integers up to this are exact in fp32, in which Vector computes.
 EXACT_INTS = 2**24
@@ -42,7 +42,7 @@ SPAN_BYTES = 4096
 #: How many times as long as a larger element a tiny one takes a DMA engine (trn2.toml, dma.tiny_element_ns).
 TINY_TIMES = 5
 #: The fewest images whose tokens arrive in runs of all channels: 16 of 4 tokens of 8,192 channels take 32 us in place
-#: of 51, 8 take 33 in place of 29.
+#: of 51, 8 take 33 in place of 29 (modelled).
 TRANSPOSED_IMAGES = 16
 #: Tokens of the first loads of a core, in tiles of 128: work begins when the first load ends.
 FIRST_TILES = (1, 3)

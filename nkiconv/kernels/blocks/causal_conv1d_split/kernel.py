@@ -367,7 +367,8 @@ def step_heads(operands, geometry, epilogue, eps, tokens):
         if index > 0:
             for t in range(T):
                 sum_token(out, held[index - 1], t, T)
-            join_next_states(held[index - 1], geometry.S - 1, T, out.ledger)
+            before = held[index - 1]
+            before.state, before.positions = next_states(before.state, before.x, T, out.ledger), []
         if index % batch == 0 or index == count:
             for one in range(max(0, index - batch), index):
                 if held[one] is not None:
@@ -383,19 +384,26 @@ def groups_held(geometry, T):
 
 def load_group(operands, geometry, step, tokens, rows):
     """Start the loads of a group's states and tokens; rows: loaded slots by their first sequence."""
-    group, first, count, T = step.span.group, step.span.first + step.first, step.count, tokens[0]
+    group, first, count = step.span.group, step.span.first + step.first, step.count
     if operands.indices != None and first not in rows:
         rows[first] = nl.ndarray((count, 1), dtype=operands.indices.dtype, buffer=nl.sbuf)
         load(rows[first], operands.indices, [[1, count], [1, 1]], first)
     slots = rows.get(first)
     state_sbuf = load_state(operands, geometry, group, first, count, slots)
-    # in memory order
-    axes = [[geometry.x_c, group.count], [tokens[1], T]]
-    by_token = geometry.x_c == 1
-    pattern = [[geometry.x_n, count], *(axes[::-1] if by_token else axes)]
-    x_sbuf = nl.ndarray(tuple(extent for _, extent in pattern), dtype=operands.x.dtype, buffer=nl.sbuf)
-    load(x_sbuf, operands.x, pattern, first * geometry.x_n + group.c0 * geometry.x_c)
-    return HeldGroup(group, first, count, slots, state_sbuf, x_sbuf.permute((0, 2, 1)) if by_token else x_sbuf, (), [])
+    place = [[geometry.x_n, count]], first * geometry.x_n + group.c0 * geometry.x_c
+    x_sbuf = load_tokens(operands, geometry, place, group.count, tokens)
+    return HeldGroup(group, first, count, slots, state_sbuf, x_sbuf, (), [])
+
+
+def load_tokens(operands, geometry, place, channels, tokens):
+    """Load neighbouring channels of each token, in memory order: a view [partitions, channels, tokens] of SBUF. place:
+    (pattern of the partitions, offset) in HBM; tokens: (T, x's stride along tokens)."""
+    (lead, offset), axes, by_token = place, [[geometry.x_c, channels], [tokens[1], tokens[0]]], geometry.x_c == 1
+    axes = axes[::-1] if by_token else axes
+    shape = size_of([count for _, count in lead]), *(count for _, count in axes)
+    x_sbuf = nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf)
+    load(x_sbuf, operands.x, [*lead, *axes], offset)
+    return x_sbuf.permute((0, 2, 1)) if by_token else x_sbuf
 
 
 def transpose_position(held, place, ledger):
@@ -429,17 +437,14 @@ def sum_token(out, held, t, T):
     out.add(held.group, held.count, window, held.filters, T, held.first * T + t)
 
 
-def join_next_states(held, size, T, ledger):
-    """Replace a group's state by the last positions of state and x."""
-    count, channels, kept = held.count, held.group.count, max(0, size - T)
-    next_sbuf = nl.ndarray((count, channels, size), dtype=held.state.dtype, buffer=nl.sbuf)
-    parts = [(kept, size, held.x, T - (size - kept))]
+def next_states(state, x, T, ledger):
+    """The last positions of a state [.., channels, S - 1] and of x [.., channels, tokens] after it, a new tile."""
+    size = state.shape[2]
+    kept, next_sbuf = max(0, size - T), nl.ndarray(state.shape, dtype=state.dtype, buffer=nl.sbuf)
+    copy_balanced(next_sbuf[:, :, kept:], x[:, :, T - (size - kept) : T], ledger)
     if kept > 0:
-        parts.append((0, kept, held.state, size - kept))
-    for begin, end, source, place in parts:
-        src = source[0:count, 0:channels, place : place + end - begin]
-        copy_balanced(next_sbuf[:, :, begin:end], src, ledger)
-    held.state, held.positions = next_sbuf, []
+        copy_balanced(next_sbuf[:, :, 0:kept], state[:, :, size - kept :], ledger)
+    return next_sbuf
 
 
 def store_next_states(operands, geometry, held):

@@ -17,8 +17,8 @@ from ...._nki import nisa, nl
 from ....schedules.split import row_tiles
 from ....schedules.tiles import size_of
 from ..._dma import copy, load, load_from_rows, store, store_to_rows
-from ..._engines import book_vector, copy_balanced, pick_sum, scaled
-from .kernel import Results
+from ..._engines import book_vector, pick_sum, scaled
+from .kernel import Results, load_tokens, next_states
 
 
 @dataclass
@@ -56,15 +56,12 @@ def step_rows(operands, geometry, epilogue, eps, tokens):
 def load_rows(operands, geometry, tile, tokens, slots_sbuf, before):
     """Start the loads of a tile. slots_sbuf: of all sequences [1, N], or None; before: [the Rows of the tile before],
     [] for the first."""
-    (T, x_t), parts, length, S = tokens, tile.images * tile.rows, tile.length, geometry.S
+    parts, length, S = tile.images * tile.rows, tile.length, geometry.S
     places = None if slots_sbuf is None else find_places(geometry, tile, slots_sbuf)
     state_sbuf = load_states(operands, geometry, tile, places)
-    axes = [[geometry.x_c, length], [x_t, T]]
-    by_token = geometry.x_c == 1
-    pattern = [[geometry.x_n, tile.images], [length * geometry.x_c, tile.rows], *(axes[::-1] if by_token else axes)]
-    x_sbuf = nl.ndarray((parts, *(count for _, count in pattern[2:])), dtype=operands.x.dtype, buffer=nl.sbuf)
-    load(x_sbuf, operands.x, pattern, tile.image * geometry.x_n + tile.c0 * geometry.x_c)
-    x_sbuf = x_sbuf.permute((0, 2, 1)) if by_token else x_sbuf
+    lead = [[geometry.x_n, tile.images], [length * geometry.x_c, tile.rows]]
+    place = lead, tile.image * geometry.x_n + tile.c0 * geometry.x_c
+    x_sbuf = load_tokens(operands, geometry, place, length, tokens)
     if tile.image > 0:  # the same channels of other sequences, at most as many
         w_sbuf, bias_sbuf = before[0].w[0:parts], None if before[0].bias is None else before[0].bias[0:parts]
         return Rows(state_sbuf, x_sbuf, w_sbuf, bias_sbuf, places)
@@ -134,13 +131,9 @@ def sum_rows(rows, T, ledger):
 
 def store_next(operands, geometry, tile, rows, T, ledger):
     """Store the last positions of states and x as the next states."""
-    (parts, length, size), kept = rows.state.shape, max(0, geometry.S - 1 - T)
-    next_sbuf = nl.ndarray(rows.state.shape, dtype=rows.state.dtype, buffer=nl.sbuf)
-    if kept > 0:
-        copy_balanced(next_sbuf[:, :, 0:kept], rows.state[:, :, size - kept :], ledger)
-    copy_balanced(next_sbuf[:, :, kept:], rows.x[:, :, T - (size - kept) :], ledger)
+    next_sbuf = next_states(rows.state, rows.x, T, ledger)
     hbm, pattern, offset = ranges_of(operands, geometry, tile)
     if rows.places is None:
         store(next_sbuf, hbm, pattern, offset)
     else:
-        store_to_rows(next_sbuf.reshape((parts, length * size)), hbm, pattern, offset, rows.places)
+        store_to_rows(next_sbuf.reshape((next_sbuf.shape[0], pattern[-1][1])), hbm, pattern, offset, rows.places)
