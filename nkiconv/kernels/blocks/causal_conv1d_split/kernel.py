@@ -116,22 +116,22 @@ def load_span(operands, geometry, span):
     sources = {chunk: nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.sbuf) for chunk in ("x", *gate)}
     held = HeldSpan(sources["x"], [], {})
     has_state = before < halo and operands.state != None
-    turns_state = has_state and transposes_states(geometry, span.images)
-    turns_x = transposes_tokens(geometry, row, span.images)
-    if turns_state:
+    transposes_state = has_state and transposes_states(geometry, span.images)
+    transposes_x = transposes_tokens(geometry, row, span.images)
+    if transposes_state:
         state_sbuf = load_state(operands, geometry, group, row.number, span.images)
         held.pending.append(partial(transpose_positions, held.x[:, :, :, 0:halo], group, state_sbuf))
-    for chunk, into in sources.items() if turns_x else ():
+    for chunk, into in sources.items() if transposes_x else ():
         x_sbuf = nl.ndarray((span.images, group.count, row.count), dtype=into.dtype, buffer=nl.sbuf)
         offset = place_of(geometry, chunk, row, first, group.c0)
         load(x_sbuf, operands.x, [[geometry.x_n, span.images], [1, group.count * row.count]], offset)
         held.pending.append(partial(transpose_positions, into[:, :, :, halo:], group, x_sbuf))
     for run in group.runs:
         tiles = slice(run.tile0, run.tile0 + run.tiles)
-        if before < halo and not turns_state:
+        if before < halo and not transposes_state:
             load_halo(held.x[0 : run.rows, tiles, :, 0:halo], operands, geometry, run, row)
         arrived = [tile[0 : run.rows, tiles, :, halo - before : halo + span.count] for tile in sources.values()]
-        for chunk, into in zip(() if turns_x else sources, arrived):
+        for chunk, into in zip(() if transposes_x else sources, arrived):
             load_columns(into, operands.x, geometry, run, row, place_of(geometry, chunk, row, first, run.c0))
         held.pending += gates_of(arrived, gate == "G")
     if "C" in geometry.chunks:
