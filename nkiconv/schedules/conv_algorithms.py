@@ -23,7 +23,7 @@ from .options import TAKE_NORM, Options, norm_unsupported, prologue_unsupported,
 from .pairs_of_planes import beside_pairs_unsupported
 from .planes import PLANES, planes_unsupported, wants_channels, with_channels, without_planes
 from .relayout import plain_of, relayout_ns
-from .settings import Config, form_unsupported, is_hashable, setting
+from .settings import KEPT, Config, form_unsupported, once_a_config, setting
 from .tiles import P_MAX
 
 #: Precisions that only implicit_gemm takes.
@@ -38,22 +38,11 @@ PLANS: dict[str, Callable[..., tuple[Any, str]]] = {
     "weight_stationary": partial(weight_stationary_candidates.plan, "weight_stationary"),
 }
 ALGORITHMS = tuple(PLANS)
-#: Cached plans: a search asks for thousands, a call for a few.
-PLANS_KEPT = 1024
 
 
+@once_a_config
 def plan_of(algorithm: str, geometry: Geometry, options: Options, config: Config) -> tuple[Any, str]:
-    """(an algorithm's own plan, "") or (None, unsupported reason: argument, value, rule, remedy).
-
-    Built once: the host, a search and the kernel share the value, which nobody may change.
-    """
-    once = built if is_hashable(config) else built.__wrapped__  # an unhashable config is refused
-    return once(algorithm, geometry, options, config, repr(config))
-
-
-@lru_cache(maxsize=PLANS_KEPT)
-def built(algorithm: str, geometry: Geometry, options: Options, config: Config, written: str) -> tuple[Any, str]:
-    """`plan_of` with a hashable config, cached. written: the config's repr, as True and 1 are equal."""
+    """(an algorithm's own plan, "") or (None, unsupported reason: argument, value, rule, remedy)."""
     reason = form_unsupported(config) or precision_unsupported(algorithm, geometry)
     reason = reason or prologue_unsupported(options, algorithm, geometry)
     reason = reason or statistics_unsupported(options, algorithm)
@@ -115,7 +104,7 @@ def fills_partitions(geometry: Geometry) -> bool:
     return geometry.C == P_MAX and geometry.groups == 1
 
 
-@lru_cache(maxsize=PLANS_KEPT)
+@lru_cache(maxsize=KEPT)
 def default_of(geometry: Geometry, options: Options) -> str:
     """The algorithm of a kernel that is called without one: the one of the least bound; with a norm the first that
     takes it; implicit_gemm, to be refused, if none runs."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 from ..errors import shown
 from .tiles import SBUF_BYTES
@@ -35,8 +36,8 @@ ALL = "all"
 WARM_UP_MAX = 256
 #: Numbers of warm-up matmuls that a search tries.
 WARM_UPS = (0, 12, 20, 28, 40)
-#: Results that `once_a_config` caches.
-KEPT = 256
+#: Results that `once_a_config` caches: a search asks for thousands, a call for a few.
+KEPT = 1024
 #: Ratios of time below which settings are better than the best so far, and a round is worth another; most rounds.
 BETTER, WORTHWHILE, ROUNDS = 0.999, 0.99, 2
 
@@ -246,9 +247,11 @@ def is_hashable(config: object) -> bool:
 
 
 def once_a_config(made: Callable[P, Made]) -> Callable[P, Made]:
-    """A function of (geometry, config, ...) that caches its results; it runs again for an unhashable config."""
+    """A function with an argument `config` that caches its results; it runs again for an unhashable config.
 
-    once: Callable[..., Made] = made
+    Host, search and kernel share a result, which nobody may change.
+    """
+    at, once = list(inspect.signature(made).parameters).index("config"), cast(Callable[..., Made], made)
 
     @functools.lru_cache(maxsize=KEPT)
     def kept(written: str, *arguments: Any) -> Made:
@@ -256,10 +259,11 @@ def once_a_config(made: Callable[P, Made]) -> Callable[P, Made]:
 
     @functools.wraps(made)
     def found(*arguments: P.args, **named: P.kwargs) -> Made:
-        if named or not is_hashable(arguments[1]):
+        if named or not is_hashable(arguments[at]):
             return made(*arguments, **named)
-        return kept(repr(arguments[1]), *arguments)  # 1 and True are equal, but not the same value
+        return kept(repr(arguments[at]), *arguments)  # 1 and True are equal, but not the same value
 
+    found.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
     return found
 
 

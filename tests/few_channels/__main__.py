@@ -22,7 +22,7 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.planner.timing import ranked_us
 from nkiconv.schedules import activation_stationary, implicit_gemm_schedule, relayout, windows
-from nkiconv.schedules.conv_algorithms import built
+from nkiconv.schedules.conv_algorithms import plan_of
 from nkiconv.schedules.geometry import Geometry
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
@@ -43,7 +43,7 @@ def us_of(problem: ConvProblem, rule: str, value: bool) -> float:
         mock.patch.object(relayout, rule, return_value=value),
         mock.patch.object(activation_stationary, "takes_windows", relayout.takes_windows),
     ):
-        built.cache_clear()
+        plan_of.cache_clear()  # type: ignore[attr-defined]
         implicit_gemm_schedule.build.cache_clear()
         choice = operation.choice(request, operation.shape(request, Rates()))
         args, kwargs = operation.arguments(request, *choice)
