@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from ..simulator.timing.target import Target
@@ -15,30 +14,18 @@ from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
 from .pixel_tiles import PixelSchedule, adds_bias_by_ones, blocks_of, window_shape
-from .prices import (
-    READERS,
-    matmul_ns,
-    matmul_rates,
-    moved_ns,
-    overlapped_ns,
-    round_trip_ns,
-    transpose_ns,
-    transposed_ns,
-)
-from .prices import read_ns as evacuated_ns
+from .prices import READERS, Prices, overlapped_ns
 from .tiles import P_MAX, PARTS, cut, div_ceil, share, some_of
 from .volume_rows import RowSchedule, moves_of, num_written, segment_rows
 from .windows import WindowSchedule
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Prices):
     """A lower bound of a schedule's time in ns, on the busier of two cores: its busiest engine, plus the start-up."""
 
-    target: Target
-    geometry: Geometry
-    options: Options
-    plan: Any
+    def __init__(self, target: Target, geometry: Geometry, options: Options, plan: Any) -> None:
+        super().__init__(target, geometry, options)
+        self.plan = plan
 
     def ns(self) -> float:
         """From the first DMA to the last; x is loaded beside filters, which are transposed."""
@@ -51,19 +38,7 @@ class Bound:
         }
         target, busy = self.target, kinds[type(self.plan)]()
         transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
-        return round_trip_ns(target) + transposed_ns + overlapped_ns(*busy)
-
-    def moved_ns(self, elements: float, run: float, parts: float = P_MAX, itemsize: int = 0) -> float:
-        """ns of DMA for so many elements of x, or of this itemsize, in runs."""
-        return moved_ns(self.target, elements, run, parts, itemsize or self.geometry.hbm_itemsize)
-
-    def matmuls_ns(self, count: float, columns: float) -> float:
-        """ns of the Tensor Engine for so many matmuls."""
-        return count * matmul_ns(self.target, self.geometry, columns)
-
-    def transposes_ns(self, count: float, columns: float = P_MAX) -> float:
-        """ns of the Tensor Engine for so many transposes."""
-        return count * transpose_ns(self.target, self.geometry, columns)
+        return target.round_trip_ns + transposed_ns + overlapped_ns(*busy)
 
     def patches(self) -> tuple[float, ...]:
         """ns of the Tensor Engine and of evacuation, which wait for the first filters and x, of DMA, and of triggers of
@@ -73,7 +48,7 @@ class Bound:
         taps, rows, y_item = first.r[1] * S, first.n[1] * first.i[1], self.options.epilogue.y_itemsize
         filters_ns = self.moved_ns(C * K * taps, taps * (K if first.r[1] == filter_rows(geometry) else 1))
         widths = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, first)]
-        array_ns = plan.side * len(plan.k_tiles) * sum(self.matmuls_ns(1, width) for width in widths)
+        array_ns = plan.side * len(plan.k_tiles) * sum(map(self.matmul_ns, widths))
         x_ns = self.moved_ns(C * rows * W, C if is_transposed(geometry) else first.i[1] * W)
         parts, run = rows * plan.settings.across, plan.side * S * (1 if writes_rows(geometry) else K)
         y_ns = self.moved_ns(parts * K * taps * plan.side, run, parts, y_item)
@@ -96,8 +71,8 @@ class Bound:
         x_ns = self.moved_ns(each * filter_rows(geometry) * run, run, each)
         y_ns = self.moved_ns(each * kn, kn, each, self.options.epilogue.y_itemsize)
         filters_ns = self.moved_ns(kn * geometry.C * num_taps(geometry), kn)
-        matmuls_ns = sum(self.matmuls_ns(k_tiles, columns) for _, columns in cut(kn, plan.most_k))
-        array_ns = blocks * (matmuls_ns + self.transposes_ns(k_tiles, each))
+        matmuls_ns = k_tiles * sum(self.matmul_ns(columns) for _, columns in cut(kn, plan.most_k))
+        array_ns = blocks * (matmuls_ns + k_tiles * self.transpose_ns(each))
         read_ns = blocks * (kn + k_tiles * each) * self.target.vector_ns / READERS
         return x_ns + array_ns, read_ns, filters_ns + blocks * (x_ns + y_ns)
 
@@ -116,7 +91,7 @@ class Bound:
             transposes = num_transposes(kn, plan) if plan.way == "array" else 0
             if plan.packs:
                 transposes = int(taps) * source.fold * div_ceil(kn, P_MAX)
-            array_ns += self.transposes_ns(transposes)
+            array_ns += transposes * self.transpose_ns()
             own_ns = self.moved_ns(kn * geometry.C * num_taps(geometry), kn)
             transposes = len(plan.k_tiles) if plan.way == "dma" else 0
             moved_ns += max(own_ns, transposes * self.target.hwdge_again_ns)
@@ -127,10 +102,10 @@ class Bound:
         for (kn, *extents), times in kinds.items():
             tile = Outputs(*(size for extent in extents for size in (0, extent)))
             tiles, parts = times * len(blocks_of(sizes, tile)) * sizes.side, cut(kn * source.fold, plan.most_k)
-            sums_ns += sum(self.matmuls_ns(tiles * taps, columns) for _, columns in parts)
-            streamed_ns += tiles * taps * kn * source.fold * matmul_rates(self.target, geometry)[0]
+            sums_ns += tiles * taps * sum(self.matmul_ns(columns) for _, columns in parts)
+            streamed_ns += tiles * taps * kn * source.fold * self.column_ns
             if apart or self.options.residual:
-                read_ns += tiles * evacuated_ns(self.target, self.options, 1, kn * source.fold, apart)
+                read_ns += tiles * self.read_ns(1, kn * source.fold, apart)
             else:
                 read_ns += tiles * kn * source.fold * self.target.vector_ns / READERS
             y = tile.zn * tile.pn * tile.qn * source.fold * kn
@@ -149,7 +124,7 @@ class Bound:
             elements = axis_elements(geometry.planes, out_tile.zn) * rows * columns
             if is_transposed(geometry):
                 copied_ns: float = dn * hn * wn * geometry.itemsize * self.target.rows_an_engine * self.target.byte_ns
-                found += transposed_ns(self.target, own.count, elements, columns, geometry.hbm_itemsize)
+                found += self.transposed_ns(own.count, elements, columns)
                 found += copied_ns if source.copies > source.step else 0.0
             else:
                 run, copies = columns if geometry.x_strides[3] == 1 else 1, source.copies / source.step
@@ -175,17 +150,17 @@ class Bound:
             y_ns = tensors * self.moved_ns(item.zn * item.pn * geometry.K * item.qn, item.qn, itemsize=y_item)
             moved_ns += count * (each_ns * (rows.stride * (steps - 1) + rows.taps) + y_ns)
         cores = min(PARTS, len(plan.items))
-        return self.transposes_ns(filters) + array_ns / cores, moved_ns / cores + step_ns
+        return filters * self.transpose_ns() + array_ns / cores, moved_ns / cores + step_ns
 
     def step_ns(self, item: Any) -> float:
         """ns of the Tensor Engine for a step of an output tile."""
         geometry, plan = self.geometry, self.plan
         first, rest = moves_of(geometry.planes, plan.each, item.z0, item.zn)
         products = sum(len(one) for one in plan.products) - 1
-        sums_ns = sum(self.matmuls_ns(1, move.count * geometry.K) for move in first)
-        sums_ns += sum(self.matmuls_ns(products, move.count * geometry.K) for move in rest)
-        others_ns = self.transposes_ns(plan.blocks * (num_written(self.options) + self.options.residual))
-        return div_ceil(item.qn, plan.width) * (sums_ns + others_ns)
+        sums_ns = sum(self.matmul_ns(move.count * geometry.K) for move in first)
+        sums_ns += products * sum(self.matmul_ns(move.count * geometry.K) for move in rest)
+        others_ns = plan.blocks * (num_written(self.options) + self.options.residual) * self.transpose_ns()
+        return float(div_ceil(item.qn, plan.width) * (sums_ns + others_ns))
 
     def blocks(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for x or a round of matrices, of evacuation by Vector and Scalar, and of
@@ -211,12 +186,12 @@ class Bound:
             parts, groups = images * channels, div_ceil(settings.images, images)
             transposes = steps * len(plan.windows) * (settings.below + plan.depth - 1) * groups
             x_run, y_run = seen * W / of_rows, min(P, plan.out_rows) * Q
-        array_ns = self.matmuls_ns(channels * steps * matmuls, columns) + self.transposes_ns(transposes, parts)
+        array_ns = channels * steps * matmuls * self.matmul_ns(columns) + transposes * self.transpose_ns(parts)
         y_parts, y_item = settings.below * settings.images * settings.beside, self.options.epilogue.y_itemsize
         x_ns, y = self.moved_ns(x, x_run, parts), N * P * Q * C / PARTS
         y_ns = (1 + self.options.residual) * self.moved_ns(y, y_run, y_parts, y_item)
         sums, apart = channels * steps * sums, self.options.epilogue.bias
-        read_ns = evacuated_ns(target, self.options, channels * steps, sums, apart)
+        read_ns = self.read_ns(channels * steps, sums, apart)
         read_ns += transposes * parts * target.vector_ns / READERS
         rounds, size, together = max(1.0, tiles) / settings.together, plan.matrix_size, channels * settings.together
         if plan.by_pixels:
@@ -227,7 +202,7 @@ class Bound:
                 x_ns += (self.moved_ns(x, x_run / PARTS, parts) - x_ns) * tiles / steps
                 y_ns += (self.moved_ns(y, channels / PARTS, y_parts, y_item) - y_ns) * tiles / steps
             lines, items = div_ceil(together, P_MAX), max(1.0, steps)
-            made_ns = self.transposes_ns(size * lines, together / lines)
+            made_ns = size * lines * self.transpose_ns(together / lines)
             copied_ns = size * together * target.copy_ns(geometry.itemsize) / READERS
             # x of the first item is loaded before any matmul, y of the last stored after all
             array_ns += (rounds - 1) * made_ns + max(made_ns, copied_ns, x_ns / items) + y_ns / items

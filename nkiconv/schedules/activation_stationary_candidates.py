@@ -20,7 +20,7 @@ from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
 from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows
 from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, seen_rows
-from .prices import last_store_ns, matmul_rates, met_outputs
+from .prices import Prices, met_outputs
 from .settings import Config, values_of
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
 from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, num_written, stored_together
@@ -94,7 +94,7 @@ def least_ns(target: Target, geometry: Geometry, fold: int) -> float:
     """ns of the Tensor Engine for products with y as NHWC, on all rows and columns of the array."""
     products = geometry.C * geometry.K * math.prod(map(met_outputs, geometry.axes)) / PARTS
     idle = max(1.0, target.matmul_columns_min / (geometry.K * fold))
-    return products * idle * matmul_rates(target, geometry)[0] / P_MAX**2
+    return products * idle * Prices(target, geometry).column_ns / P_MAX**2
 
 
 def candidates(
@@ -204,7 +204,7 @@ def _loop(target: Target, geometry: Geometry, options: Options, settings: RowSet
     assert plan is not None  # it has a bound
     bound = Bound(target, geometry, options, plan)
     step_ns = bound.step_ns(plan.items[0])
-    store_ns = last_store_ns(target) + target.dma_done_ns
+    store_ns = target.last_store_ns + target.dma_done_ns
     transfers = len(stored_together(plan.items[0].zn, geometry.K)) * (num_written(options) + options.residual)
     hidden = transfers * store_ns <= step_ns
     if geometry.times * bound.ns() <= (LOOP_FROM_NS if hidden else UNROLLED_NS):

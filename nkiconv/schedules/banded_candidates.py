@@ -32,7 +32,7 @@ from .banded import (
     tile_columns,
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
-from .prices import array_end_ns, matmul_rates, rows_ns
+from .prices import Prices, array_end_ns, rows_ns
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil, sumprod
 
@@ -178,7 +178,7 @@ def filled(
     images = max(1, min(geometry.N, BANK_COLUMNS // num_columns, PARTITIONS // given.get("groups", 1)))
     images = min(given.get("images", images), geometry.N)
     group_ns = num_taps * max(target.matmul_columns_min, num_columns * images)
-    group_ns *= matmul_rates(target, geometry)[0]
+    group_ns *= Prices(target, geometry).column_ns
     images = min(images, part_most(geometry.N, shard == "batch"))
 
     columns = tile_columns(geometry, shard, images, num_taps, num_columns)
@@ -320,7 +320,7 @@ def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTi
 
 def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile, target: Target) -> _Work:
     item, epilogue, settings = geometry.itemsize, options.epilogue, blocks.settings
-    (column_ns, fixed_ns), in_ns = matmul_rates(target, geometry), target.tensor_column_ns
+    prices, in_ns = Prices(target, geometry), target.tensor_column_ns
     out_ns, copy_ns, least = target.tensor_column_ns, target.vector_16bit_ns, target.matmul_columns_min
     if item == 4:
         in_ns, copy_ns = in_ns * target.transpose_passes_fp32, target.vector_ns
@@ -345,8 +345,8 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         rows_out = tile.blocks_out * (max(least, width) * out_ns + target.matmul_ns)
         sums, y = tile.gn * tile.nn * tile.jn, tile.blocks_out * width
         out_rows, run_out, y_runs = tile.chunks_out * tile.rows, tile.blocks_out * blocks.out_block, channels
-    products = tile.gn * valid_range * sum(max(least, columns) * column_ns + fixed_ns for columns in moved)
-    streamed = tile.gn * valid_range * sum(moved) * column_ns + tile.blocks_in * rows * in_ns
+    products = tile.gn * valid_range * sum(map(prices.matmul_ns, moved))
+    streamed = tile.gn * valid_range * sum(moved) * prices.column_ns + tile.blocks_in * rows * in_ns
     streamed += tile.blocks_out * width * out_ns if y else 0.0
     if epilogue.bias:  # products with ones
         products += max(sums, tile.gn * banks * least) * target.tensor_column_ns + tile.gn * banks * target.matmul_ns

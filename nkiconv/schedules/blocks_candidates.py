@@ -44,7 +44,7 @@ from .blocks_schedule import CHAIN, SUMS_BYTES, BlocksSchedule, build, gathered_
 from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, gy_as_x, member_of, spacing_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
-from .prices import first_load_ns, last_store_ns, matmul_rates, transpose_ns, transposing_ns
+from .prices import Prices, transposing_ns
 from .settings import Config, declarations, once_a_config, values_of
 from .tables import Table, ceil, dma_ns, joined, some, table
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
@@ -150,14 +150,15 @@ def _parts(whole: int, values: tuple[int, ...]) -> list[int]:
     return sorted({one for one in (*values, div_ceil(whole, 2), whole) if one <= whole})
 
 
-class BlocksBound:
+class BlocksBound(Prices):
     """Times of the busier of two cores, in ns: settings are the same on one core. Tables have a column for each of
     BlocksSettings except the warm-up, and the columns that methods add to the tables they return."""
 
     def __init__(self, target: Target, source: Geometry, pixels: int) -> None:
         """source: Geometry of x and gy in memory; pixels: the setting."""
-        self.target, self.pixels, (geometry, self.source) = target, pixels, blocks_geometry(source, pixels)
-        self.geometry, self.most = geometry, units_of_tile(geometry, pixels)
+        self.pixels, (geometry, self.source) = pixels, blocks_geometry(source, pixels)
+        super().__init__(target, geometry)
+        self.most = units_of_tile(geometry, pixels)
         self.banks, self.planes = sum_banks(pixels), [count for _, count in planes_of(geometry.planes)]
         self.K, self.C = geometry.K // geometry.groups, geometry.C // geometry.groups
 
@@ -171,14 +172,14 @@ class BlocksBound:
         # a pass's tiles are all loaded before its first accumulators are stored; the next pass's then too, if they fit
         waits_ns = moved_ns / np.where(t["buffers"] < 2 * t["tiles"], 1, passes) - array_ns / (rounds * passes)
         # from a tile's load into a buffer to the buffer's next load; transposed tiles do not wait for it
-        again_ns = count * (first_load_ns(self.target) + t["moved_ns"]) + array_ns
+        again_ns = count * (self.target.first_load_ns + t["moved_ns"]) + array_ns
         again_ns = 0 if self.pixels >= TRANSPOSED else again_ns / np.maximum(1, t["buffers"])
         array_ns = np.where(rounds > 1, array_ns + np.maximum(0, waits_ns), np.maximum(array_ns, again_ns))
         # after the last loads: a row of the last tile, or all of it except for one accumulator
         last = np.where(t["split"] > 0, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / t["accumulators"])
         last_ns = 0 if self.pixels >= TRANSPOSED else tile_ns * last
         busiest_ns = np.maximum(t["first_ns"] + array_ns, moved_ns + last_ns) + EXPOSED * np.minimum(array_ns, moved_ns)
-        ns = first_load_ns(self.target) + busiest_ns + self.end_ns(t) + stored_ns
+        ns = self.target.first_load_ns + busiest_ns + self.end_ns(t) + stored_ns
         return {**t, "ns": np.where(t["buffers"] > 0, ns, np.inf)}
 
     def sized(self, t: Table) -> Table:
@@ -215,7 +216,6 @@ class BlocksBound:
     def products(self, t: Table) -> Table:
         """The table with ns of the Tensor Engine for a tile's products: the last output channels may be packed; row
         tiles run at once, and each matmul takes at least a few columns."""
-        column_ns, fixed_ns = matmul_rates(self.target, self.geometry)
         apart, ks = apart_beside(self.geometry), ceil(self.K, P_MAX)
         at_once = t["chunks"] / ceil(t["chunks"], t["side"])
         banks, found_ns = t["accumulators"] * t["gang"], 0.0
@@ -223,7 +223,9 @@ class BlocksBound:
             whole, rest = np.divmod(t["columns"], beside * apart)
             matmuls = banks * share * t["rows"] * (whole * apart + np.minimum(rest, apart)) / at_once
             width = np.minimum(BANK_COLUMNS, taps_beside(self.geometry, beside) * t["channels"])
-            found_ns = found_ns + matmuls * (np.maximum(width, self.target.matmul_columns_min) * column_ns + fixed_ns)
+            found_ns = found_ns + matmuls * (
+                np.maximum(width, self.target.matmul_columns_min) * self.column_ns + self.fixed_ns
+            )
         return t | {"array_ns": found_ns}
 
     def loaded(self, t: Table) -> Table:
@@ -281,7 +283,7 @@ class BlocksBound:
         run = np.where(pieces == 1, high, together) * wide
         moved_ns = dma_ns(self.target, parts, t["planes"] * high * wide, run, item)
         raw_bytes = RAWS_LEAST * row * np.where(pieces == 1, high, t["down"] * together)
-        array_ns = times * count * transpose_ns(self.target, self.geometry)
+        array_ns = times * count * self.transpose_ns()
         return array_ns, times * moved_ns, taps * moved_ns / pieces, raw_bytes
 
     def buffered(self, t: Table) -> Table:
@@ -313,4 +315,4 @@ class BlocksBound:
         if self.pixels >= TRANSPOSED:  # which wait for Vector, in each round
             exchanged_ns = exchanged_ns * t["passes"] * ceil(t["accumulators"], self.banks)
         exchanged_ns = np.where(t["split"] > 0, exchanged_ns, 0)
-        return t["beside"] * width * target.vector_ns + exchanged_ns + last_store_ns(target)
+        return t["beside"] * width * target.vector_ns + exchanged_ns + target.last_store_ns

@@ -23,7 +23,7 @@ from .diagonals import (
     diagonals_unsupported,
 )
 from .geometry import Geometry
-from .prices import first_load_ns, last_store_ns, matmul_rates
+from .prices import Prices
 from .settings import Config, once_a_config, values_of
 from .tables import Table, ceil, dma_ns, some, table
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
@@ -71,12 +71,11 @@ def distinct(options: Sequence[Any], most: Any) -> Any:
     return np.where(again | (found > most), 0, found)
 
 
-class DiagonalsBound:
+class DiagonalsBound(Prices):
     """Times of the busier of two cores, in ns; settings are the same on one core."""
 
     def __init__(self, target: Target, geometry: Any) -> None:
-        self.target, self.geometry = target, geometry
-        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
+        super().__init__(target, geometry)
         self.c, self.k = geometry.C // geometry.groups, geometry.K // geometry.groups
         self.T, self.last = geometry.planes.taps, geometry.x_strides[0] == 1 and geometry.C > 1
         self.taps = self.c * geometry.rows.taps * geometry.columns.taps
@@ -99,7 +98,7 @@ class DiagonalsBound:
     def product_ns(self, t: Table) -> Any:
         """ns of the Tensor Engine for a block of all units of a row tile."""
         least = np.where(t["side"] > 1, t["side"] * self.target.row_tile_columns, self.target.matmul_columns_min)
-        return np.maximum(t["beside"] * t["sums"], least) * self.column_ns + self.matmul_ns
+        return np.maximum(t["beside"] * t["sums"], least) * self.column_ns + self.fixed_ns
 
     def blocks(self, given: Mapping[str, int]) -> Table:
         """Blocks that need little time of the Tensor Engine."""
@@ -183,9 +182,8 @@ class DiagonalsBound:
         short = streamed_ns < target.window_work * np.maximum(array_ns, others_ns)
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
         step_ns = np.maximum(array_ns, others_ns)
-        ends_ns = first_load_ns(target) + last_store_ns(target)
         # the last gather follows its products
-        ends_ns = ends_ns + passes * target.gpsimd_fixed_ns
+        ends_ns = target.round_trip_ns + passes * target.gpsimd_fixed_ns
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + gathers_ns + ends_ns
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:

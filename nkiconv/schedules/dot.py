@@ -19,7 +19,7 @@ from itertools import product
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
 from .depthwise import Options, RowGeometry, gate_bytes, input_unsupported
-from .prices import transpose_ns
+from .prices import Prices
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
 
@@ -206,7 +206,7 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target:
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
     matmul_ns = max(target.matmul_columns_min, window * plan.channels) * column_ns + target.matmul_ns
     tensor_ns = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps) * matmul_ns
-    tensor_ns += slots * transpose_ns(target, geometry)
+    tensor_ns += slots * Prices(target, geometry).transpose_ns()
     # Vector masks channels and sums channels and lags
     vector_ns = products * (2 * plan.channels + plan.lags) * target.vector_ns
     return float(ENDS_NS + units * max(tensor_ns, vector_ns))

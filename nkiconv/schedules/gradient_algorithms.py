@@ -9,7 +9,6 @@ from ..simulator.timing.target import Target
 from . import blocks_candidates, depthwise_algorithms, diagonals_candidates, skewed
 from .depthwise import Options, RowGeometry
 from .geometry import Geometry
-from .prices import round_trip_ns
 
 
 @functools.lru_cache(maxsize=128)
@@ -32,7 +31,7 @@ def default_of_rows(forward: RowGeometry, geometry: RowGeometry, options: Option
     """
     target = Target.of(Rates())
     # the cores synchronise before the gradients of several images are loaded and added
-    fold_ns = target.exchange_ns + round_trip_ns(target) if forward.N > 1 else 0.0
+    fold_ns = target.exchange_ns + target.round_trip_ns if forward.N > 1 else 0.0
     found = [(ns + fold_ns, name) for ns, name in depthwise_algorithms.bounds(geometry, options)]
     of_skewed = skewed.candidates(target, forward, None)
     found += [(ns, "skewed") for ns, one in of_skewed if skewed.build(forward, one.pairs)[0]][:1]

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..simulator.timing.target import Target
 from .cuts import OutTile
-from .geometry import Geometry, filter_rows, is_transposed, num_taps
+from .geometry import filter_rows, is_transposed, num_taps
 from .implicit_gemm import (
     TAPS,
     KTile,
@@ -23,42 +22,23 @@ from .implicit_gemm import (
 )
 from .implicit_gemm_products import banks_of, images_together
 from .implicit_gemm_schedule import Item, Schedule, kinds_of
-from .options import Options
 from .pairs_of_planes import planes_at_once
-from .prices import (
-    Busy,
-    first_load_ns,
-    last_store_ns,
-    matmul_rates,
-    met_outputs,
-    moved_ns,
-    planes_met,
-    read_ns,
-    total_ns,
-    transpose_ns,
-    transposed_ns,
-)
+from .prices import Busy, Prices, met_outputs, planes_met, total_ns
 from .tiles import P_MAX, PARTS, div_ceil, share, some_of
 
 
-class Bound:
+class Bound(Prices):
     """Lower bounds of the schedules of one problem."""
-
-    def __init__(self, target: Target, geometry: Geometry, options: Options) -> None:
-        self.target, self.geometry, self.options = target, geometry, options
-        #: taps of a filter in HBM, all planes
-        self.taps = num_taps(geometry.direct or geometry)
-        self.transpose_ns = transpose_ns(target, geometry)
 
     def ns(self, plan: Schedule) -> float:
         """ns from the first DMA to the last."""
-        target, item, m_tile, busy = self.target, plan.items[-1], plan.batches[0][0], self.core(plan)
+        item, m_tile, busy = plan.items[-1], plan.batches[0][0], self.core(plan)
         first, last, tile = plan.items[0].out_tile, plan.batches[item.batch][-1], item.out_tile
         x_ns = self.loaded_ns(first, m_tile.k_tiles[0]) / len(banks_of(first, False))
         # the last bank's evacuation and its share of the output tile's DMA
-        end_ns = read_ns(target, self.options, 0, tile.zn * tile.pn * tile.qn / last.rows) + self.stored_ns(last, tile)
-        end_ns = last_store_ns(target) + end_ns / len(banks_of(tile, item.last))
-        return total_ns(target, self.filters_there_ns(m_tile) + x_ns, x_ns, busy, end_ns)
+        end_ns = self.read_ns(0, pixels_of(tile) / last.rows) + self.stored_ns(last, tile)
+        end_ns = self.target.last_store_ns + end_ns / len(banks_of(tile, item.last))
+        return total_ns(self.target, self.filters_there_ns(m_tile) + x_ns, x_ns, busy, end_ns)
 
     def core(self, plan: Schedule) -> Busy:
         """The Busy of the items of the core with more sums."""
@@ -90,16 +70,15 @@ class Bound:
         """Filters of an M tile, and its sums of so many pixels in so many banks. by_array: whether the Tensor Engine,
         not DMA, transposes the filters."""
         geometry, target, found = self.geometry, self.target, Busy()
-        column_ns, fixed_ns = matmul_rates(target, geometry)
         for k_tile, alike in counted(m_tile.k_tiles):
             columns, passes = self.met(m_tile, k_tile)
             columns *= alike * kinds_of(geometry) * pixels
             matmuls = alike * kinds_of(geometry) * passes * div_ceil(banks, m_tile.rows)
-            found.tensor += max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
-            found.streamed += columns * column_ns
+            columns_ns = max(columns, matmuls * target.matmul_columns_min) * self.column_ns
+            found.add(Busy(columns_ns + matmuls * self.fixed_ns, columns * self.column_ns))
         transposes = div_ceil(pixels, P_MAX) if stores_channels(geometry) else 0
-        transposing_ns = transposes * self.transpose_ns + (self.transposing_ns(m_tile) if by_array else 0.0)
-        found.add(Busy(transposing_ns, transposing_ns, read_ns(target, self.options, banks, pixels / m_tile.rows)))
+        transposing_ns = transposes * self.transpose_ns() + (self.transposing_ns(m_tile) if by_array else 0.0)
+        found.add(Busy(transposing_ns, transposing_ns, self.read_ns(banks, pixels / m_tile.rows)))
         if self.options.statistics:
             found.vector += banks * target.vector_fixed_psum_ns + pixels / m_tile.rows * target.vector_ns
         found.dma += sum(one.slots for one in m_tile.k_tiles) * self.filters_ns(m_tile)
@@ -113,7 +92,7 @@ class Bound:
         count = filter_rows(geometry) * sum(k_tile.slots * tap_groups(geometry, k_tile) for k_tile in m_tile.k_tiles)
         # Vector spreads filters of several groups
         spread_ns = self.target.vector_fixed_ns + P_MAX * self.target.copy_ns(geometry.itemsize)
-        return count * (self.transpose_ns if m_tile.pack == 1 else spread_ns)
+        return count * (self.transpose_ns() if m_tile.pack == 1 else spread_ns)
 
     def met(self, m_tile: MTile, k_tile: KTile) -> tuple[float, float]:
         """(columns of a K tile's matmuls for an output, matmuls of a bank); none for planes of taps outside x."""
@@ -131,19 +110,15 @@ class Bound:
         geometry, parts = self.geometry, m_tile.kn * m_tile.rows
         elements = planes_at_once(geometry) * tile.zn * tile.pn * tile.qn * m_tile.kn
         if stores_channels(geometry):
-            return self.moved_ns(P_MAX, elements, m_tile.kn)
+            return self.moved_ns(elements, m_tile.kn)
         run = tile.qn if m_tile.rows > 1 else run_of(tile.pn, tile.qn, *geometry.y_strides[2:4])
-        return self.moved_ns(parts, elements, run)
+        return self.moved_ns(elements, run, parts)
 
     def residual_ns(self, m_tile: MTile, tile: OutTile) -> float:
         """ns of DMA for the residual of an M tile's results of an output tile."""
         if not stores_channels(self.geometry):
             return self.stored_ns(m_tile, tile)
-        return transposed_ns(self.target, m_tile.kn, pixels_of(tile), tile.qn, self.geometry.hbm_itemsize)
-
-    def moved_ns(self, parts: int, elements: float, run: float) -> float:
-        """ns of DMA for `elements` of so many partitions together, in runs of `run` elements."""
-        return moved_ns(self.target, elements, run, parts, self.geometry.hbm_itemsize)
+        return self.transposed_ns(m_tile.kn, pixels_of(tile), tile.qn)
 
     def loaded_ns(self, tile: OutTile, k_tile: KTile) -> float:
         """ns of DMA for x of an output tile for a K tile."""
@@ -155,23 +130,28 @@ class Bound:
         run = run_of(height, width, *geometry.x_strides[2:4])
         if is_transposed(geometry):
             run = height * width if width == geometry.columns.size else width
-            return k_tile.slots * transposed_ns(self.target, k_tile.cn, elements, run, geometry.hbm_itemsize)
+            return k_tile.slots * self.transposed_ns(k_tile.cn, elements, run)
         if k_tile.depth > 1 or k_tile.pairing == TAPS:  # rows between zeros
             run = min(run, width)
         parts = k_tile.cn * k_tile.depth
-        return k_tile.slots * self.moved_ns(parts, parts * elements, run)
+        return k_tile.slots * self.moved_ns(parts * elements, run, parts)
+
+    @property
+    def taps(self) -> int:
+        """Taps of a filter in HBM, all planes."""
+        return num_taps(self.geometry.direct or self.geometry)
 
     def filters_ns(self, m_tile: MTile) -> float:
         """ns of DMA for a K tile's filters of an M tile, in memory order."""
-        geometry, channels, parts = self.geometry, m_tile.k_tiles[0].cn // m_tile.pack, m_tile.kn
-        run = self.taps * (channels if geometry.w_strides[1] == self.taps else 1)
-        if by_input(geometry, m_tile):
+        channels, parts = m_tile.k_tiles[0].cn // m_tile.pack, m_tile.kn
+        run = self.taps * (channels if self.geometry.w_strides[1] == self.taps else 1)
+        if by_input(self.geometry, m_tile):
             parts, channels, run = m_tile.k_tiles[0].cn, m_tile.kn, m_tile.kn * self.taps
-        return self.moved_ns(parts, parts * channels * self.taps, run)
+        return self.moved_ns(parts * channels * self.taps, run, parts)
 
     def filters_there_ns(self, m_tile: MTile) -> float:
         """ns from a core's start until a K tile's filters of an M tile are loaded."""
-        return first_load_ns(self.target) + self.filters_ns(m_tile)
+        return self.target.first_load_ns + self.filters_ns(m_tile)
 
     def move_ns(self, m_tile: MTile) -> float:
         """ns of DMA to transpose the filters of an M tile within SBUF."""

@@ -24,7 +24,6 @@ from .implicit_gemm_unsupported import (
     room_unsupported,
 )
 from .options import Options
-from .prices import first_load_ns
 from .settings import Config, values_of
 from .tiles import P_MAX, PARTS
 
@@ -112,7 +111,7 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
     # as many M tiles as DMA has time for, if the sums of an M tile for an output tile take longer than its moves
     moved, move_ns = 0, bound.move_ns(m_tile)
     # a load, an engine's copy, a DMA transpose
-    first_move_ns = 2 * first_load_ns(target) + target.vector_done_ns + target.hop_dma_ns + target.hwdge_issue_ns
+    first_move_ns = 2 * target.first_load_ns + target.vector_done_ns + target.hop_dma_ns + target.hwdge_issue_ns
     pixels = tile.zn * tile.pn * tile.qn
     sums_ns = bound.m_tile(m_tile, pixels, len(banks_of(tile, False)), False).tensor
     if can_move(geometry) and sums_ns >= first_move_ns + move_ns:

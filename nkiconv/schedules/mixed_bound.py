@@ -14,7 +14,7 @@ from .banded import config_unsupported
 from .depthwise import Options, RowGeometry, inputs_of
 from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_pieces, filter_block, mixed_cuts
 from .options import Epilogue
-from .prices import Busy, first_load_ns, matmul_rates, rows_ns, total_ns
+from .prices import Busy, Prices, rows_ns, total_ns
 from .recipes import Recipe, vector_steps, work_of
 from .rows import run_length, tile_count, tile_list
 from .tiles import PARTS, div_ceil
@@ -44,7 +44,7 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     # the first tile's filters, x and diagonals
     taps = min(filter_block(geometry), last.t + 1 - first.t) * geometry.S
     filters_ns = rows_ns(target, first.rows, target.row_ns(taps, geometry.w_s, 4), 4 * first.rows * taps)
-    there_ns = first_load_ns(target) + filters_ns
+    there_ns = target.first_load_ns + filters_ns
     x_ns = _loaded_ns(geometry, target, first.rows, mixed_cuts(first.qn, plan, True)[0])
     # a DMA for each image, about, if images have several groups each
     images = len({n for n, _ in first.groups})
@@ -85,7 +85,7 @@ def _work(
     elif work.copied:
         scalar += qn * target.scalar_ns + target.scalar_fixed_ns
     return Busy(
-        qn * work.tensor, recipe[0] * qn * matmul_rates(target, geometry)[0], 0.0, vector, scalar, qn * work.gpsimd
+        qn * work.tensor, recipe[0] * qn * Prices(target, geometry).column_ns, 0.0, vector, scalar, qn * work.gpsimd
     )
 
 

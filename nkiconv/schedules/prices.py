@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from ..simulator.timing.target import Target
-from .depthwise import RowGeometry
 from .geometry import Axis, Geometry, valid_range
 from .options import Options, either_reads
 from .tiles import P_MAX
@@ -45,23 +44,49 @@ class Busy:
         return max(0.0, self.dma - moved), read, self.scalar, self.vector, self.gpsimd, self.issued
 
 
-def matmul_rates(target: Target, geometry: Geometry | RowGeometry) -> tuple[float, float]:
-    """ns of the Tensor Engine at its full rate for (a column of a matmul, a matmul besides its columns)."""
-    if geometry.fast:
-        return target.tensor_column_ns, target.matmul_ns
-    return target.tensor_column_fp32_ns, target.matmul_passes_fp32 * target.matmul_fp32_ns
+class Prices:
+    """ns of a core for parts of a problem: of the Tensor Engine at its full rate, of DMA on all engines."""
 
+    def __init__(self, target: Target, geometry: Any, options: Any = None) -> None:
+        """geometry: a Geometry, or of `matmul_ns` and `transpose_ns` a RowGeometry. options: Options, of `read_ns`."""
+        self.target, self.geometry = target, geometry
+        self.options: Options = options
+        #: ns of a column of a matmul, and of a matmul besides its columns
+        self.column_ns, self.fixed_ns = target.tensor_column_ns, target.matmul_ns
+        if not geometry.fast:
+            fixed_ns = target.matmul_passes_fp32 * target.matmul_fp32_ns
+            self.column_ns, self.fixed_ns = target.tensor_column_fp32_ns, fixed_ns
 
-def matmul_ns(target: Target, geometry: Geometry, columns: float) -> float:
-    """ns of the Tensor Engine at its full rate for a matmul of so many columns."""
-    column_ns, fixed_ns = matmul_rates(target, geometry)
-    return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
+    def matmul_ns(self, columns: float) -> float:
+        """ns of a matmul of so many columns."""
+        return max(columns, self.target.matmul_columns_min) * self.column_ns + self.fixed_ns
 
+    def transpose_ns(self, columns: float = P_MAX) -> float:
+        """ns of a transpose of so many partitions."""
+        target, passes = self.target, self.target.transpose_passes_fp32 if self.geometry.itemsize == 4 else 1.0
+        return float(max(columns, target.matmul_columns_min) * passes * target.tensor_column_ns + target.matmul_ns)
 
-def transpose_ns(target: Target, geometry: Geometry | RowGeometry, columns: float = P_MAX) -> float:
-    """ns of the Tensor Engine at its full rate for a transpose of so many partitions."""
-    passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1.0
-    return max(columns, target.matmul_columns_min) * passes * target.tensor_column_ns + target.matmul_ns
+    def read_ns(self, banks: float, elements: float, apart: bool = False) -> float:
+        """ns to evacuate so many elements a partition of so many banks, by Vector and Scalar, or by one of them. apart:
+        whether Vector adds a bias by itself."""
+        target, options = self.target, self.options
+        vector = elements * target.vector_ns + banks * target.vector_fixed_psum_ns
+        scalar = elements * target.scalar_ns + banks * target.scalar_fixed_psum_ns
+        if adds := apart + options.residual:
+            return max(adds * vector, scalar if options.epilogue.activation else 0.0)
+        together = either_reads(options.epilogue, options.strict_nonfinite)
+        return vector * scalar / (vector + scalar) if together else scalar
+
+    def moved_ns(self, elements: float, run: float, parts: float = P_MAX, itemsize: int = 0) -> float:
+        """ns of the DMA engines, or of HBM, for so many elements in runs, from or to so many partitions of SBUF;
+        itemsize: if not that of x in HBM."""
+        target, item = self.target, itemsize or self.geometry.hbm_itemsize
+        engines = min(target.dma_engines, max(1.0, parts / target.rows_an_engine))
+        return max(elements / run * target.run_ns(run * item) / engines, elements * item * target.hbm_byte_ns)
+
+    def transposed_ns(self, parts: int, elements: float, run: float) -> float:
+        """ns of a transposing load of x, see the function."""
+        return transposed_ns(self.target, parts, elements, run, self.geometry.hbm_itemsize)
 
 
 def array_end_ns(target: Target, start_ns: float, work_ns: float, share: float = 1.0) -> float:
@@ -71,22 +96,6 @@ def array_end_ns(target: Target, start_ns: float, work_ns: float, share: float =
     if share < target.window_work:
         slow_ns = max(slow_ns, work_ns - target.window_ns)
     return start_ns + slow_ns / target.half_rate + work_ns - slow_ns
-
-
-def first_load_ns(target: Target) -> float:
-    """ns from a core's start until an engine can read a first load, without its bytes."""
-    return target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
-
-
-def last_store_ns(target: Target) -> float:
-    """ns from the end of the last sums to the end of their store, without their elements: evacuation, DMA."""
-    evacuation_ns = target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns
-    return evacuation_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns
-
-
-def round_trip_ns(target: Target) -> float:
-    """ns of a copy in HBM through SBUF, from its first load to the end of its last store, without its elements."""
-    return first_load_ns(target) + last_store_ns(target)
 
 
 def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:
@@ -111,22 +120,6 @@ def total_ns(
     share = busy.streamed / longest_ns if longest_ns > 0 else 1.0  # 0 ns: all outputs read padding alone
     array_ns = array_end_ns(target, max(begin_ns, made_ns), busy.tensor, share) - begin_ns
     return begin_ns + overlapped_ns(array_ns, *others, exposed=exposed) + end_ns
-
-
-def read_ns(target: Target, options: Options, banks: float, elements: float, apart: bool = False) -> float:
-    """ns to evacuate so many elements a partition of so many banks, by Vector and Scalar, or by one of them. apart:
-    whether Vector adds a bias by itself."""
-    vector = elements * target.vector_ns + banks * target.vector_fixed_psum_ns
-    scalar = elements * target.scalar_ns + banks * target.scalar_fixed_psum_ns
-    if adds := apart + options.residual:
-        return max(adds * vector, scalar if options.epilogue.activation else 0.0)
-    return vector * scalar / (vector + scalar) if either_reads(options.epilogue, options.strict_nonfinite) else scalar
-
-
-def moved_ns(target: Target, elements: float, run: float, parts: float, itemsize: int) -> float:
-    """ns of a core's DMA engines, or of HBM, for so many elements in runs, from or to so many partitions of SBUF."""
-    engines = min(target.dma_engines, max(1.0, parts / target.rows_an_engine))
-    return max(elements / run * target.run_ns(run * itemsize) / engines, elements * itemsize * target.hbm_byte_ns)
 
 
 def transposed_ns(target: Target, parts: int, elements: float, run: float, itemsize: int) -> float:

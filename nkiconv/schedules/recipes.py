@@ -21,7 +21,7 @@ from ..simulator.hardware import PARTITIONS
 from ..simulator.timing.target import Target
 from .depthwise import RowGeometry, arrival_ns, gate_ns, inputs_of
 from .options import Epilogue
-from .prices import matmul_rates
+from .prices import Prices
 from .tiles import BANK_COLUMNS, div_ceil
 
 #: Taps on Tensor, taps by Vector, whether Scalar heads a second chain, taps by Vector in the second chain.
@@ -94,8 +94,8 @@ class Work(NamedTuple):
 def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> Work:
     """The work of a recipe in pieces of `piece` columns."""
     # ns of a tap and column of 128 channels, with fixed costs spread over a piece; a matmul has a bank's columns
-    column_ns, fixed_ns = matmul_rates(target, geometry)
-    tensor_ns = (column_ns + fixed_ns / BANK_COLUMNS) * max(1.0, target.matmul_columns_min / piece)
+    prices = Prices(target, geometry)
+    tensor_ns = (prices.column_ns + prices.fixed_ns / BANK_COLUMNS) * max(1.0, target.matmul_columns_min / piece)
     vector_ns = target.vector_sum_ns + target.vector_fixed_sum_ns / piece
     scalar_ns = target.scalar_ns + target.scalar_fixed_operand_ns / piece
     on_tensor, chain, head, second = recipe

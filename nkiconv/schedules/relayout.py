@@ -17,7 +17,7 @@ from ..simulator.timing.target import Target
 from .cuts import cut_planes, most_of
 from .geometry import Geometry, are_side_by_side, is_transposed, parts_of_x, writes_rows
 from .options import Options
-from .prices import round_trip_ns, transposed_ns
+from .prices import transposed_ns
 from .tiles import P_MAX, PARTS, cut, div_ceil
 from .windows import has_windows, windows_ns
 
@@ -86,7 +86,7 @@ def takes_windows(geometry: Geometry) -> bool:
 
 def _sorted_ns(target: Target, geometry: Geometry) -> float:
     """ns of a sorted copy of x, as long as transposes that matmuls hide would take."""
-    return HIDDEN * (round_trip_ns(target) + copies_ns(target, x_to_rows(geometry)))
+    return HIDDEN * (target.round_trip_ns + copies_ns(target, x_to_rows(geometry)))
 
 
 def _transposed_ns(target: Target, geometry: Geometry) -> float:
@@ -242,7 +242,7 @@ def relayout_ns(target: Target, algorithm: str, geometry: Geometry, options: Opt
         found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
-    ends_ns = round_trip_ns(target)  # of each copy, which another one waits for
+    ends_ns = target.round_trip_ns  # of each copy, which another one waits for
     found += ends_ns * (copies_x(algorithm, geometry) + copies_y(algorithm, geometry))
     return found + copies_ns(target, copies_of(algorithm, geometry, options))
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .depthwise import Options, RowGeometry
-from .prices import round_trip_ns
 from .relayout import Transposed, copies_ns, to_pixels, to_rows
 from .tiles import PARTS, div_ceil
 
@@ -43,7 +42,7 @@ def pays(parts: tuple[Transposed, ...], shape: tuple[int, ...], strides: tuple[i
     if strides[0] != 1 or strides[3] == 1 or shape[0] == 1 or shape[3] == 1:
         return False
     target = Target.of(Rates())
-    copied_ns = round_trip_ns(target) + copies_ns(target, list(parts))
+    copied_ns = target.round_trip_ns + copies_ns(target, list(parts))
     engines = min(target.dma_engines, div_ceil(shape[0] * shape[1], PARTS * target.rows_an_engine))
     return copied_ns < math.prod(shape) * target.run_ns(item) / (PARTS * engines)
 

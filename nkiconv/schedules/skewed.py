@@ -17,7 +17,6 @@ from .channels import ChannelBlock, channel_block
 from .cuts import places_inside
 from .depthwise import RowGeometry
 from .long_kernels import too_long
-from .prices import round_trip_ns
 from .settings import Config, Settings, count, double, half, once_a_config, setting
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
 
@@ -299,4 +298,4 @@ def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> fl
     lines = plan.tiles * plan.channels * plan.units * plan.images
     load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(plan.window * item)) / target.dma_engines
     each_ns = TOGETHER * max(plan.chunks * array_ns, load_ns)
-    return float(round_trip_ns(target) + plan.groups * div_ceil(len(plan.batches), PARTS) * each_ns)
+    return float(target.round_trip_ns + plan.groups * div_ceil(len(plan.batches), PARTS) * each_ns)

@@ -16,7 +16,7 @@ from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
 from .cuts import places_inside
 from .depthwise import Options, RowGeometry, gate_ns, input_unsupported, inputs_of
-from .prices import transpose_ns
+from .prices import Prices
 from .settings import Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slot_for
 
@@ -252,7 +252,7 @@ def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> fl
 
     column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
     matmul_ns = max(P_MAX, plan.pieces * plan.channels * columns) * column_ns + target.matmul_ns
-    array_ns = groups * kinds * (transpose_ns(target, geometry) + matmul_ns)
+    array_ns = groups * kinds * (Prices(target, geometry).transpose_ns() + matmul_ns)
     bands_ns = kinds * columns * (target.vector_fixed_ns + plan.pieces * width * element_ns)
     read_ns = plan.pieces * (target.vector_fixed_ns + width * columns * (target.vector_ns + target.scalar_ns) / 2)
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)

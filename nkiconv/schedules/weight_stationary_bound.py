@@ -12,23 +12,7 @@ from .block_schedule import Lane, Lanes, Resident, RowTile, Schedule, Shift, ban
 from .geometry import Geometry, is_transposed, num_taps
 from .options import Options
 from .planes import with_windows
-from .prices import (
-    EXPOSED,
-    READERS,
-    SHIFTED,
-    Busy,
-    array_end_ns,
-    first_load_ns,
-    last_store_ns,
-    matmul_ns,
-    matmul_rates,
-    moved_ns,
-    read_ns,
-    round_trip_ns,
-    total_ns,
-    transpose_ns,
-    transposed_ns,
-)
+from .prices import EXPOSED, READERS, SHIFTED, Busy, Prices, array_end_ns, total_ns
 from .settings import WARM_UP_MAX
 from .stacked_schedule import Stack, loads_by_input, reversed_rows, runs_of, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil
@@ -58,17 +42,15 @@ class Filters(NamedTuple):
         return Busy(self.transposed, self.transposed, self.placed / READERS, dma=self.moved, issued=self.issued)
 
 
-class Bound:
+class Bound(Prices):
     """The lower bound of one Schedule, for the core with more blocks; with as many for the second one, whose planes may
     meet more taps."""
 
     def __init__(self, target: Target, geometry: Geometry, options: Options, schedule: Schedule) -> None:
-        self.target, self.options, self.schedule = target, options, schedule
-        self.stack, self.shift, residents = schedule.stack, schedule.shift, schedule.residents
-        self.geometry = geometry if self.shift is None else with_windows(geometry, self.shift.Z)
+        self.schedule, self.stack, self.shift, residents = schedule, schedule.stack, schedule.shift, schedule.residents
+        super().__init__(target, geometry if self.shift is None else with_windows(geometry, self.shift.Z), options)
         #: whether the Tensor Engine transposes results
         self.by_pixels = schedule.gathers and geometry.y_strides[0] == 1 < geometry.K
-        self.rates = matmul_rates(target, geometry)
         self.busy, kinds, counts = Busy(), dict[Any, Work](), Counter[Any]()
         every = [schedule.steps(core, PARTS) for core in reversed(range(PARTS))]
         steps = max(every, key=lambda steps: sum(blocks_of(residents[b], i) for b, i in steps))
@@ -87,7 +69,7 @@ class Bound:
         self.filters = filters_of(target, self.geometry, schedule, residents[steps[0][0]].tiles[0])
         self.busy.add(self.filters.busy, sum(len(residents[b].tiles) for b in groups))
         #: ns until the first filters are loaded; ns of the Tensor Engine at its full rate
-        self.there_ns = first_load_ns(target) + self.filters.waits + self.filters.moved / len(schedule.k_tiles)
+        self.there_ns = target.first_load_ns + self.filters.waits + self.filters.moved / len(schedule.k_tiles)
         self.array_ns = self.busy.tensor
         #: ns of the triggers of all filters, after which x of further output tiles is loaded; of its work
         self.issued_ns = self.filters.issued * len(residents[steps[0][0]].tiles)
@@ -105,7 +87,7 @@ class Bound:
         busy = Busy(**vars(self.busy))
         busy.add(Busy(-filters.transposed, -filters.transposed))
         together = self.stack.V if self.stack else 1  # banks that are stored together
-        end_ns = last_store_ns(target) + (last.each.read + last.each.dma) * together / last.banks
+        end_ns = target.last_store_ns + (last.each.read + last.each.dma) * together / last.banks
         exposed = EXPOSED if self.shift is None else SHIFTED
         least_ns = self.there_ns + self.issued_ns + self.further_ns + end_ns
         return max(least_ns, total_ns(target, begin_ns, begin_ns - target.first_packet_ns, busy, end_ns, exposed))
@@ -123,27 +105,27 @@ class Bound:
     def work_of(self, tile: tuple[RowTile, ...], lanes: Lanes) -> Work:
         """The Work of an M tile for an output tile, from its banks."""
         schedule, target, lane, count = self.schedule, self.target, lanes[0], len(self.schedule.k_tiles)
-        row_tiles, column_ns, fixed_ns = sum(one.lane < len(lanes) for one in tile), *self.rates
+        row_tiles = sum(one.lane < len(lanes) for one in tile)
         banks = Counter(bank.sweep for bank in banks_of(schedule, lanes, tile[0].k0))
         whole = tuple((0, max(one[axis].bn for one in lanes)) for axis in range(3))
-        least_ns, each = matmul_ns(target, self.geometry, 0), Busy()
+        least_ns, each = self.matmul_ns(0), Busy()
         if schedule.rows < P_MAX:  # of row tiles that work in parallel
-            least_ns = target.row_tile_columns * column_ns + fixed_ns
+            least_ns = target.row_tile_columns * self.column_ns + self.fixed_ns
             least_ns *= P_MAX // schedule.rows if schedule.gathers else len(lanes)
         for at, n in banks.items():
             sweep, blocks = schedule.sweeps[at], blocks_in(schedule.sweeps[at], lane, whole)
             size, operands = size_of(blocks), schedule.operands_of(at, lane)
             met = [one for own, seen in operands for one in blocks_met(own, seen, blocks) if one]
-            each.streamed += count * sum(met) * column_ns
-            each.tensor += count * sum(max(one * column_ns + n * fixed_ns, n * least_ns) for one in met)
+            each.streamed += count * sum(met) * self.column_ns
+            each.tensor += count * sum(max(one * self.column_ns + n * self.fixed_ns, n * least_ns) for one in met)
             together = schedule.together_rows
             times = len(sweep.outputs) // together
-            read = times * read_ns(target, self.options, n, size)
+            read = times * self.read_ns(n, size)
             if self.shift is not None:  # Vector adds shifted sums to a copy of the first tap's, if that has all outputs
                 taps, apart = self.shift.T, min(self.shift.T, self.shift.sums.lhs_dilation)
                 sums_ns = apart * n * target.vector_fixed_psum_ns + size_of(blocks[:2]) * lane[2].yn * target.vector_ns
                 read = sums_ns * (taps / apart - (apart == 1) if taps > apart else 1 / READERS)
-                read += read_ns(target, self.options, n, size) if self.options.residual and taps > apart else 0.0
+                read += self.read_ns(n, size) if self.options.residual and taps > apart else 0.0
             # rows that are stored together are then copied to their places
             copied = n * target.vector_fixed_ns + times * size * target.vector_4x_ns
             each.read += row_tiles * (read + (0 if self.by_pixels else together - 1) * copied / READERS)
@@ -151,7 +133,7 @@ class Bound:
                 self.count_statistics(each, row_tiles, len(sweep.outputs), n, times * size, lane[0].qn)
         if self.by_pixels:  # of rows of blocks, of all row tiles
             tiles = math.prod(part.qn for part in lane) / P_MAX
-            each.tensor += tiles * transpose_ns(target, self.geometry)
+            each.tensor += tiles * self.transpose_ns()
             each.read += tiles * sum(one.kn for one in tile) * target.vector_ns / READERS
         each.streamed = each.tensor if schedule.gathers else each.streamed  # each row tile has few of the columns
         each.dma = self.y_ns(tile, lanes, row_tiles)
@@ -189,8 +171,8 @@ class Bound:
         rows = p.xn if self.shift is None or p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)
         if is_transposed(geometry):
             loads, each = (len(tile), tile[0].cn) if schedule.gathers else (loads, each)
-            columns, item = min(q.xn, geometry.columns.size), geometry.hbm_itemsize
-            return k_tiles * loads * transposed_ns(self.target, each, z.xn * rows * columns, max(1, columns), item)
+            columns = min(q.xn, geometry.columns.size)
+            return k_tiles * loads * self.transposed_ns(each, z.xn * rows * columns, max(1, columns))
         return k_tiles * self.loaded_ns(lanes[0], rows, parts, True)
 
     def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool) -> float:
@@ -199,7 +181,7 @@ class Bound:
         columns = min(q.xn, geometry.columns.size)
         whole = together and columns == geometry.columns.size == geometry.x_strides[2]
         run = 1 if geometry.x_strides[3] > 1 else max(1, columns * (p.xn if whole else 1))
-        return moved_ns(self.target, parts * z.xn * rows * columns, run, parts, geometry.hbm_itemsize)
+        return self.moved_ns(parts * z.xn * rows * columns, run, parts)
 
     def y_ns(self, tile: tuple[RowTile, ...], lanes: Lanes, row_tiles: int) -> float:
         """ns of DMA for an M tile's results of an output tile, and for the residual."""
@@ -213,11 +195,11 @@ class Bound:
         if self.by_pixels:
             run = float(tile[0].kn * row_tiles)
         elements, item = tile[0].kn * row_tiles * z.qn * rows * q.qn, self.options.epilogue.y_itemsize
-        y_ns = moved_ns(self.target, elements, max(1.0, run), parts, item)
+        y_ns = self.moved_ns(elements, max(1.0, run), parts, item)
         if not self.options.residual or not schedule.gathers or self.by_pixels:
             return y_ns * (1 + self.options.residual)
         # the rows of a gathered residual are on partitions of their own
-        return y_ns + moved_ns(self.target, elements, max(1.0, float(q.qn)), P_MAX // schedule.slot * tile[0].kn, item)
+        return y_ns + self.moved_ns(elements, max(1.0, float(q.qn)), P_MAX // schedule.slot * tile[0].kn, item)
 
 
 def blocks_of(resident: Resident, item: int) -> int:
@@ -227,34 +209,36 @@ def blocks_of(resident: Resident, item: int) -> int:
 
 def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tuple[RowTile, ...]) -> Filters:
     """The Filters of an M tile."""
+    prices = Prices(target, geometry)
     if schedule.stack is not None:
         if schedule.stack.diagonal:
-            return _toeplitz(target, geometry, schedule.stack)
-        every = (_stacked(target, one.geometry, one) for one in schedule.stack.every)
+            return _toeplitz(prices, schedule.stack)
+        every = (_stacked(Prices(target, one.geometry), one) for one in schedule.stack.every)
         return Filters(*map(sum, zip(*every, strict=True)))
     if schedule.shift is not None:
-        return _packed(target, geometry, schedule, schedule.shift)
+        return _packed(prices, schedule, schedule.shift)
     if schedule.gathers:
-        return _of_groups(target, geometry, schedule, tile[0].cn)
+        return _of_groups(prices, schedule, tile[0].cn)
     # in memory order, or copied to their places
     taps, (_, channels, _, held), kn = num_taps(geometry), schedule.k_tiles[0], tile[0].kn
-    moved = moved_ns(target, held * channels * kn * taps, kn * taps, held * channels, geometry.hbm_itemsize)
+    moved = prices.moved_ns(held * channels * kn * taps, kn * taps, held * channels)
     placed = taps * held * kn * target.copy_ns(geometry.itemsize) / READERS if schedule.packs else 0.0
     return Filters(len(schedule.k_tiles) * moved, placed=placed)
 
 
-def _stacked(target: Target, geometry: Geometry, stack: Stack) -> Filters:
+def _stacked(prices: Prices, stack: Stack) -> Filters:
     """By a DMA to the columns of each row of y, or padded with zeros; then transposed."""
-    slots, straight = stack.filter_slots, stack.filters == "straight"
-    moved = filters_moved_ns(target, geometry, stack.kn, stack.U, straight, stack.fits_window)
-    transposed = stack.num_filters * slots * transpose_ns(target, geometry, stack.U * stack.kn / slots)
+    target, geometry, slots, straight = prices.target, prices.geometry, stack.filter_slots, stack.filters == "straight"
+    moved = filters_moved_ns(prices, stack.kn, stack.U, straight, stack.fits_window)
+    transposed = stack.num_filters * slots * prices.transpose_ns(stack.U * stack.kn / slots)
     placed = stack.U * stack.kn * target.copy_ns(geometry.itemsize)
     placed += 0.0 if straight else geometry.C * num_taps(geometry) * target.vector_4x_ns
     return Filters(moved, transposed, placed, issued=stack.U * target.static_issue_ns if straight else 0.0)
 
 
-def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straight: bool, fits_window: bool) -> float:
+def filters_moved_ns(prices: Prices, kn: int, U: int, straight: bool, fits_window: bool) -> float:
     """ns of DMA for the filters of an M tile of K packing; straight: to the places of each of U rows of y."""
+    geometry = prices.geometry
     size, runs, parts = geometry.C * num_taps(geometry), geometry.C if geometry.flipped else 1, kn
     if loads_by_input(geometry, kn):
         size, runs, parts = kn * num_taps(geometry), 1, geometry.C
@@ -263,11 +247,12 @@ def filters_moved_ns(target: Target, geometry: Geometry, kn: int, U: int, straig
         if not fits_window:
             runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
     run = 1 if geometry.w_strides[3] > 1 and geometry.columns.taps > 1 else size / runs
-    return moved_ns(target, parts * size, run, parts, geometry.hbm_itemsize)
+    return prices.moved_ns(parts * size, run, parts)
 
 
-def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:
+def _toeplitz(prices: Prices, stack: Stack) -> Filters:
     """w is loaded, reversed, stored to HBM, and loaded among zeros by a DMA for each run of taps of each row of x."""
+    target, geometry = prices.target, prices.geometry
     runs = runs_of(geometry)
     if not runs:  # all outputs meet padding alone
         return Filters(0.0)
@@ -277,28 +262,30 @@ def _toeplitz(target: Target, geometry: Geometry, stack: Stack) -> Filters:
     made = geometry.planes.taps * geometry.rows.taps * target.vector_fixed_ns
     made += geometry.planes.taps * reversed_rows(geometry) * geometry.columns.taps * target.vector_memset_ns
     run = sum(count * rows for _, rows, *_, count in runs) / sum(rows for _, rows, *_ in runs) * geometry.columns.taps
-    moved = moved_ns(target, stack.parts * run * geometry.planes.taps, run, stack.parts, geometry.hbm_itemsize)
-    waits = max(round_trip_ns(target) + made, zeros) + max(triggers, stack.together * moved)
+    moved = prices.moved_ns(stack.parts * run * geometry.planes.taps, run, stack.parts)
+    waits = max(target.round_trip_ns + made, zeros) + max(triggers, stack.together * moved)
     return Filters(moved, waits=waits, issued=triggers / stack.together)
 
 
-def _packed(target: Target, geometry: Geometry, schedule: Schedule, shift: Shift) -> Filters:
+def _packed(prices: Prices, schedule: Schedule, shift: Shift) -> Filters:
     """Transposed unless they come in order, then copied to the places of each row of y."""
+    target, geometry = prices.target, prices.geometry
     K, taps, k_tiles, channels = geometry.K, num_taps(geometry), len(schedule.k_tiles), schedule.k_tiles[-1][1]
     size, in_order = k_tiles * channels * taps, geometry.packed > 0 or geometry.flipped
     run = channels * taps if shift.Z == 1 else shift.depth.taps * taps
-    moved = moved_ns(target, K * size, run, K if in_order else min(P_MAX, K * k_tiles), geometry.hbm_itemsize)
-    transposed = 0.0 if in_order else div_ceil(k_tiles * K, P_MAX) * taps * transpose_ns(target, geometry)
+    moved = prices.moved_ns(K * size, run, K if in_order else min(P_MAX, K * k_tiles))
+    transposed = 0.0 if in_order else div_ceil(k_tiles * K, P_MAX) * taps * prices.transpose_ns()
     placed = shift.U * (taps * K * target.copy_ns(geometry.itemsize) + shift.groups * target.vector_fixed_ns) / READERS
     return Filters(moved, transposed, placed)
 
 
-def _of_groups(target: Target, geometry: Geometry, schedule: Schedule, channels: int) -> Filters:
+def _of_groups(prices: Prices, schedule: Schedule, channels: int) -> Filters:
     """Spread between zeros if row tiles have several groups, transposed, copied to the places of each output."""
+    target, geometry = prices.target, prices.geometry
     by_input, size = geometry.groups == geometry.C, geometry.C // geometry.groups * num_taps(geometry)
     taps = num_taps(geometry) * (1 if by_input else schedule.pages)
-    moved = moved_ns(target, P_MAX * size, size, P_MAX, geometry.hbm_itemsize)
-    transposed = 0.0 if by_input else taps * matmul_ns(target, geometry, 0)
+    moved = prices.moved_ns(P_MAX * size, size)
+    transposed = 0.0 if by_input else taps * prices.matmul_ns(0)
     each_ns = target.gpsimd_ns if channels < schedule.rows and not by_input else target.copy_ns(geometry.itemsize)
     placed = taps * (schedule.slot if by_input else P_MAX) * each_ns
     if channels == geometry.C // geometry.groups:  # several taps together

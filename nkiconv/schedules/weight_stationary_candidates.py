@@ -20,17 +20,7 @@ from .cuts import window_of
 from .geometry import Geometry, num_phases
 from .m_packing import NAMES, PackedSettings, packed_reason, packed_sizes
 from .options import Options
-from .prices import (
-    Busy,
-    first_load_ns,
-    last_store_ns,
-    matmul_ns,
-    matmul_rates,
-    moved_ns,
-    planes_met,
-    read_ns,
-    total_ns,
-)
+from .prices import Busy, Prices, planes_met, total_ns
 from .settings import Config, Settings, declarations, values_of
 from .tiles import P_MAX, PARTS, QUADRANT, div_ceil
 from .weight_stationary import (
@@ -105,7 +95,7 @@ def candidates(
             continue
         if isinstance(one, PhasesSettings):  # before millions of tiles are listed; each has a matmul
             columns = max(least_columns(geometry, one), num_tiles(geometry, one) * target.matmul_columns_min)
-            if columns * matmul_rates(target, geometry)[0] > PARTS * NEAR * best_ns:
+            if columns * Prices(target, geometry).column_ns > PARTS * NEAR * best_ns:
                 continue
         schedule, reason = family.planned(geometry, options, one)
         if reason or schedule in known.setdefault(sums, []):
@@ -190,7 +180,7 @@ def stacked_least(
 ) -> tuple[Callable[[Sizes, list[Packed], str], float], Callable[[int, int, int], float]]:
     """Lower bounds in ns, as functions: of sizes, each X and `filters`, from sums, evacuation, and loads and stores; of
     all sizes with some rest and outputs."""
-    rows, columns = geometry.rows, geometry.columns
+    rows, columns, prices = geometry.rows, geometry.columns, Prices(target, geometry, options)
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
     y_item = options.epilogue.y_itemsize
     transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns
@@ -202,39 +192,39 @@ def stacked_least(
     @cache
     def array_ns(U: int, V: int) -> float:
         """ns of a tap's sums, of all M tiles."""
-        return div_ceil(geometry.K, P_MAX // U) * V * met * matmul_ns(target, geometry, columns_of(U, V))
+        return div_ceil(geometry.K, P_MAX // U) * V * met * prices.matmul_ns(columns_of(U, V))
 
     @cache
     def stored_ns(U: int, V: int) -> float:
         """ns of DMA of y, and of a residual."""
         elements, lines = geometry.K * out * rows.out * columns.out / PARTS, rows.out if U == 1 else V
-        return (1 + options.residual) * moved_ns(target, elements, lines * columns.out, P_MAX, y_item)
+        return (1 + options.residual) * prices.moved_ns(elements, lines * columns.out, itemsize=y_item)
 
     @cache
     def evacuated_ns(U: int, V: int) -> float:
         """ns of evacuation of all M tiles' sums."""
-        return div_ceil(geometry.K, P_MAX // U) * read_ns(target, options, 0, V * columns_of(U, V))
+        return div_ceil(geometry.K, P_MAX // U) * prices.read_ns(0, V * columns_of(U, V))
 
     @cache
     def loaded_ns(parts: int, blocks: int, together: bool) -> float:
         """ns of DMA of so many blocks of x on so many partitions; together: in one run."""
         whole = together and geometry.x_strides[2] == columns.size
         run = columns.size * (blocks if whole else 1) if geometry.x_strides[3] == 1 else 1
-        return moved_ns(target, parts * size * blocks * columns.size, run, parts, geometry.hbm_itemsize)
+        return prices.moved_ns(parts * size * blocks * columns.size, run, parts)
 
     @cache
     def filters_ns(U: int, way: str) -> float:
         """ns of DMA of an M tile's filters."""
         kn = geometry.K // div_ceil(geometry.K, P_MAX // U)
-        return filters_moved_ns(target, geometry, kn, U, way == "straight", U == 1)
+        return filters_moved_ns(prices, kn, U, way == "straight", U == 1)
 
     def whole_ns(U: int, V: int, way: str, products_ns: float, x_ns: float) -> float:
         """ns from the first DMA to the last. The first sums wait for the first filters, transposed and copied."""
         m_tiles = div_ceil(geometry.K, P_MAX // U)
-        begin_ns, dma_ns = first_load_ns(target) + filters_ns(U, way), m_tiles * filters_ns(U, way)
+        begin_ns, dma_ns = target.first_load_ns + filters_ns(U, way), m_tiles * filters_ns(U, way)
         made_ns = begin_ns + transposed_ns + U * (geometry.K // m_tiles) * target.copy_ns(geometry.itemsize)
         busy = Busy(products_ns, products_ns, evacuated_ns(U, V), dma=dma_ns + x_ns + stored_ns(U, V))
-        moved_ns, end_ns = begin_ns - target.first_packet_ns, last_store_ns(target)
+        moved_ns, end_ns = begin_ns - target.first_packet_ns, target.last_store_ns
         return total_ns(target, begin_ns, moved_ns, busy, end_ns, made_ns=made_ns)
 
     def found(sizes: Sizes, packed: list[Packed], way: str) -> float:

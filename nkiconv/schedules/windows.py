@@ -18,7 +18,7 @@ from .geometry import Axis, Geometry, filter_rows, is_evenly_apart, is_transpose
 from .moving_filters import way_of
 from .options import Options, keeps_sums, norm_bytes
 from .pixel_tiles import SHARDS, Cut, PixelItem, PixelSchedule, Source, cut_of, is_padded
-from .prices import array_end_ns, matmul_ns, moved_ns, transpose_ns
+from .prices import Prices, array_end_ns
 from .settings import WARM_UPS, Settings, choice, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut_into, div_ceil, fits_sbuf
 
@@ -66,12 +66,13 @@ def windows_ns(target: Target, geometry: Geometry) -> float:
     """ns of a core's DMA for windows, or of its Tensor Engine, which transposes and multiplies their K tiles, less the
     time to multiply full ones, which other algorithms take too."""
     blocks, passes = len(blocks_of(geometry)[2]) / PARTS, div_ceil(geometry.K, BANK_COLUMNS)
-    multiplied_ns = passes * matmul_ns(target, geometry, min(geometry.K, BANK_COLUMNS))
+    prices = Prices(target, geometry)
+    multiplied_ns = passes * prices.matmul_ns(min(geometry.K, BANK_COLUMNS))
     k_tiles = geometry.C * div_ceil(filter_rows(geometry), P_MAX // geometry.columns.taps)
     more = k_tiles - div_ceil(geometry.C * num_taps(geometry), P_MAX)
-    array_ns = array_end_ns(target, 0.0, blocks * (k_tiles * transpose_ns(target, geometry) + more * multiplied_ns))
+    array_ns = array_end_ns(target, 0.0, blocks * (k_tiles * prices.transpose_ns() + more * multiplied_ns))
     elements = geometry.C * num_taps(geometry) * geometry.planes.out * geometry.rows.out * geometry.columns.out / PARTS
-    return max(array_ns, moved_ns(target, elements, geometry.columns.taps * geometry.C, P_MAX, geometry.itemsize))
+    return max(array_ns, prices.moved_ns(elements, geometry.columns.taps * geometry.C, itemsize=geometry.itemsize))
 
 
 def blocks_of(geometry: Geometry) -> tuple[Source, Cut, list[Outputs]]:

@@ -112,6 +112,22 @@ class Target:
     exchange_bytes: float = _row("dma.max_element_bytes_packet")
     exchange_byte_ns: float = _made(lambda rates: 1 / rates("dma.steady_core_gbps"))
 
+    @property
+    def first_load_ns(self) -> float:
+        """ns from a core's start until an engine can read a first load, without its bytes."""
+        return self.first_packet_ns + self.load_skew_ns + self.dma_end_ns + self.dma_done_ns
+
+    @property
+    def last_store_ns(self) -> float:
+        """ns from the end of the last sums to the end of their store, without their elements: evacuation, DMA."""
+        evacuation_ns = self.matmul_done_ns + self.scalar_done_ns + 2 * self.hop_ns
+        return evacuation_ns + self.first_packet_ns + self.store_skew_ns + self.dma_end_ns
+
+    @property
+    def round_trip_ns(self) -> float:
+        """ns of a copy in HBM through SBUF, from its first load to the end of its last store, without its elements."""
+        return self.first_load_ns + self.last_store_ns
+
     @staticmethod
     def of(rates: Rates) -> Target:
         """The target under these constants."""
