@@ -184,10 +184,10 @@ def plainly(monkeypatch):
 def change(monkeypatch):
     """Changes a constant of a module; plans that were built before are forgotten, and those of the test after it."""
     from nkiconv.schedules import implicit_gemm_schedule
-    from nkiconv.schedules.conv_algorithms import built
+    from nkiconv.schedules.conv_algorithms import plan_of
 
     def forget():
-        built.cache_clear()
+        plan_of.cache_clear()
         implicit_gemm_schedule.build.cache_clear()
 
     def changed(module, name, value):
