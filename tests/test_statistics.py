@@ -107,16 +107,17 @@ def test_parts_of_launches_and_none(norm, num_groups):
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-@pytest.mark.cover(3, keep=["70-5-batch-None-affine1"])
+@pytest.mark.cover(3, keep=["70-5-batch-None-affine1", "3-700-group-1-affine0"])
 @pytest.mark.parametrize("affine", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize(
     ("N", "C", "norm", "num_groups"),
     [
         (5, 64, "group", None), (1, 300, "batch", None), (7, 70, "instance", None), (9, 42, "group", 21),
-        (16, 300, "batch", None), (70, 5, "batch", None)],
+        (16, 300, "batch", None), (70, 5, "batch", None), (3, 700, "group", 1), (2, 1020, "group", 2)],
 )  # fmt: skip
 def test_many_means_of_a_core(N, C, norm, num_groups, affine):
-    """Several means on a partition, images that share tiles and partitions, and any of weight and bias."""
+    """Several means on a partition, pieces of a mean on several, images that share tiles and partitions, and any of
+    weight and bias."""
     x = data((N, C, 3))
     weight, bias = (data(C, seed=seed) if given else None for given, seed in zip(affine, (1, 2), strict=True))
     found = nkiconv.norm_scale_shift(nkiconv.channel_stats(x), weight, bias, norm=norm, num_groups=num_groups, eps=0.5)

@@ -4,7 +4,8 @@
 
 is one access pattern of statistics [P, N, C, 3]: groups of an image's channels, and channels of all images, are in
 sequence in HBM; many parts of a channel are transposed into the tile. bn_aggr takes the triples of a mean as one run,
-so nothing is added across partitions.
+so nothing is added across partitions. A few means of many channels have pieces on several partitions, each of some of a
+mean's channels: the Tensor Engine transposes their triples onto one partition, and the moments back.
 """
 
 from ..._nki import nisa, nl
@@ -21,6 +22,8 @@ TOGETHER = SHARED_MAX
 TRANSPOSED_PARTS = 32
 #: Means whose bn_aggr take as long as the other instructions of a tile.
 TILE_MEANS = 16
+#: Triples that bn_aggr combines in the time in which pieces are joined.
+JOINED_TRIPLES = 150
 
 
 def write_norm(stats, means, row, eps, weight, bias, outputs):
@@ -36,17 +39,32 @@ def write_norm(stats, means, row, eps, weight, bias, outputs):
     most = min(row, max(1, TOGETHER // (sum(parts) * channels)))
     tiles = {one: div_ceil(number // one, PARTS * nl.tile_size.pmax) for one in range(1, most + 1) if row % one == 0}
     each = min(tiles, key=lambda one: tiles[one] * (TILE_MEANS + one))
+    pieces = pieces_of(number, channels, sum(parts)) if each == 1 else 1
     first, count = share(number // each, nl.num_programs(), nl.program_id(0))
-    for start, rows in cut_at(count, nl.tile_size.pmax):
-        write_tile(stats, parts, ((first + start) * each, rows, each), means, row, eps, (weight, bias), outputs)
+    # pieces are means of fewer channels until their moments are joined
+    means, row = (number * pieces, channels // pieces), row * pieces
+    for start, rows in cut_at(count, nl.tile_size.pmax // pieces):
+        spot = (first + start) * pieces * each, rows * pieces, each
+        write_tile(stats, parts, spot, means, row, eps, (weight, bias), outputs, pieces)
 
 
-def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
-    """Store scale, shift, mean and variance of means (first, partitions, means of each)."""
+def pieces_of(means, channels, parts):
+    """Pieces into which the channels of each of so many means are cut, one a partition, for the least time; parts of a
+    channel are of one piece."""
+    own = div_ceil(means, PARTS)
+    taken = {1: parts * channels}
+    for one in range(2, nl.tile_size.pmax // own + 1):
+        if channels % one == 0:
+            taken[one] = parts * channels // one + one * own + JOINED_TRIPLES
+    return min(taken, key=taken.__getitem__)
+
+
+def write_tile(stats, parts, spot, means, row, eps, affine, outputs, pieces):
+    """Store scale, shift, mean and variance of means (first, partitions, means of each), or of pieces of means."""
     (first, rows, each), (number, channels) = spot, means
     of_row, whole = each * channels, sum(parts)
     stats_sbuf = nl.ndarray((rows, whole, of_row, 3), dtype=nl.float32, buffer=nl.sbuf)
-    if channels == 1 and whole >= TRANSPOSED_PARTS:
+    if channels == 1 and pieces == 1 and whole >= TRANSPOSED_PARTS:
         load_transposed(stats_sbuf, stats, parts, first, number)
     else:
         part = 0
@@ -61,24 +79,44 @@ def write_tile(stats, parts, spot, means, row, eps, affine, outputs):
     for index in range(each):
         triples = stats_sbuf[:, :, index * channels : (index + 1) * channels]
         nisa.bn_aggr(dst=moments_sbuf[:, index], data=triples)
-    mean_sbuf, variance_sbuf = moments_sbuf[:, :, 0:1], moments_sbuf[:, :, 1:2]
-    inverse_sbuf = rstd_of(variance_sbuf, float(eps))
+    stored = moments = moments_sbuf
+    if pieces > 1:
+        stored, moments = join_pieces(moments_sbuf, counts, pieces)
+    mean, variance = moments[:, :, 0:1], moments[:, :, 1:2]
+    inverse = rstd_of(variance, float(eps)).broadcast(2, channels)
     scale_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
     shift_sbuf = nl.ndarray((rows, each, channels), dtype=nl.float32, buffer=nl.sbuf)
-    inverse, mean = inverse_sbuf.broadcast(2, channels), mean_sbuf.broadcast(2, channels)
     if weight_sbuf == None:
         nisa.tensor_copy(dst=scale_sbuf, src=inverse)
     else:
         nisa.tensor_tensor(dst=scale_sbuf, data1=weight_sbuf, data2=inverse, op=nl.multiply)
-    scaled(shift_sbuf, mean, -1.0, nl.multiply, scale_sbuf)
+    scaled(shift_sbuf, mean.broadcast(2, channels), -1.0, nl.multiply, scale_sbuf)
     if bias_sbuf != None:
         nisa.tensor_tensor(dst=shift_sbuf, data1=shift_sbuf, data2=bias_sbuf, op=nl.add)
-    if each > 1:
+    for one, hbm in zip((scale_sbuf, shift_sbuf), outputs[:2], strict=True):
+        store(one, hbm, [[of_row, rows], [channels, each], [1, channels]], first * channels)
+    for which, hbm in enumerate(outputs[2:]):
         # dense values are stored as one run
-        mean_sbuf, variance_sbuf = dense(mean_sbuf), dense(variance_sbuf)
-    for one, hbm in zip((scale_sbuf, shift_sbuf, mean_sbuf, variance_sbuf), outputs, strict=True):
-        size = one.shape[2]
-        store(one, hbm, [[each * size, rows], [size, each], [1, size]], first * size)
+        own = stored[:, :, which] if stored.shape[1] == 1 else dense(stored[:, :, which])
+        store(own, hbm, [[own.shape[1], own.shape[0]], [1, own.shape[1]]], first // pieces)
+
+
+def join_pieces(moments_sbuf, counts, pieces):
+    """Join the moments of neighbouring pieces of means: ([1, means, (mean, variance)], [pieces of all means, 1, the
+    same]), fp32. moments_sbuf: [pieces of all means, 1, 2]; counts: [the same partitions, parts, channels]."""
+    rows = moments_sbuf.shape[0]
+    triple_sbuf = nl.ndarray((rows, 3), dtype=nl.float32, buffer=nl.sbuf)
+    count, mean, square = (triple_sbuf[:, which : which + 1] for which in range(3))
+    nisa.tensor_reduce(dst=count, op=nl.add, data=counts, axis=(1, 2))
+    nisa.tensor_copy(dst=mean, src=moments_sbuf[:, :, 0], engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=square, data1=moments_sbuf[:, :, 1], data2=count, op=nl.multiply)
+    triples_sbuf = dense(transposed_bank([count, mean, square], 1, rows))
+    joined_sbuf = nl.ndarray((1, rows // pieces, 2), dtype=nl.float32, buffer=nl.sbuf)
+    for index in range(rows // pieces):
+        own = triples_sbuf[:, :, index * pieces : (index + 1) * pieces]
+        nisa.bn_aggr(dst=joined_sbuf[:, index], data=own.permute((0, 2, 1)))
+    every = [joined_sbuf[:, :, which].expand_dim(2).broadcast(2, pieces) for which in range(2)]
+    return joined_sbuf, transposed_bank(every, rows, 1).permute((0, 2, 1))
 
 
 def load_transposed(stats_sbuf, stats, parts, first, number):
