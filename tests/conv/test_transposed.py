@@ -60,9 +60,17 @@ class Transposed:
         return function(*wide, groups=self.groups, **self.numbers()).numpy()
 
 
-def check(call, dtype="bf16", lnc=2, last=False, **options):
-    """The kernel on integers, exactly; last: channels side by side in memory."""
-    x, w = call.inputs(dtype)
+def check(call, dtype="bf16", lnc=2, last=False, added=(), activation=None, **options):
+    """The kernel on integers, exactly; last: channels side by side in memory; added: "bias", "residual"."""
+    (x, w), rng = call.inputs(dtype), np.random.default_rng(8)
+    bias = rng.integers(-70, 70, call.K).astype(np.float32) if "bias" in added else None
+    truth = call.truth(x, w, bias)
+    if "residual" in added:
+        residual = rng.integers(-9, 10, truth.shape).astype(np.float32)
+        truth = truth + residual
+        options["residual"] = np.moveaxis(residual, 1, -1).copy() if last else residual
+    truth = truth if activation is None else np.maximum(truth, 0)
+    options |= {"bias": bias, "activation": activation}
     if last:
         ahead = tuple(range(1, call.axes + 1))
         options |= {"in_perm": (0, call.axes + 1, *ahead), "out_perm": (0, *(one + 1 for one in ahead), 1)}
@@ -70,7 +78,7 @@ def check(call, dtype="bf16", lnc=2, last=False, **options):
     kernel = nkiconv.simulate(KERNELS[call.axes][lnc])
     stored = np.moveaxis(x, 1, -1).copy() if last else x
     y = kernel(stored, w, **numbers, feature_group_count=call.groups, out_dtype=nl.float32, **options)
-    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, call.truth(x, w))
+    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, truth)
 
 
 SMALL = Transposed(2, 6, 5, 1, (5, 7), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1))
@@ -211,6 +219,7 @@ EXACT = {
     "pixels: strided": (STRIDED, PIXELS, {}),
     "pixels: folded": (FOLDED, PIXELS, {}),
     "pixels: one tap": (ONE_TAP, PIXELS, {}),
+    "pixels: patches of many channels": (patches(1, 130, 128, (3, 4), (2, 2)), PIXELS, {"side": 2}),
     "fp8": (STRIDED, None, {}),
     "fp8, phases": (CALLS["gan"], BLOCKS, {}),
     "fp8, K packing": (FEW["3x3"], K_PACKING, {}),
@@ -387,35 +396,20 @@ def test_settings_that_are_refused(call, algorithm, settings, message):
         check(call, algorithm=algorithm, config=config, **more)
 
 
+#: Pixels of y that see zeros alone, whose sums begin with the bias that a matmul by ones adds.
+APART = Transposed(2, 5, 4, 1, (3, 4), (1, 2), (2, 3), (0, 0), (1, 1), (1, 1))
+
+
+@pytest.mark.parametrize(("call", "last", "added"), [
+    (PATCHES["image"], False, ["bias"]),
+    # patches take no residual where channels are neighbours: pixels of y are the columns then
+    (PATCHES["image"], True, ["residual"]), (PATCHES["tall"], True, ["residual"]),
+    (ONE_TAP, True, ["bias"]), (APART, True, ["bias", "residual"]), (APART, True, ["residual"]),
+])  # fmt: skip
 @pytest.mark.parametrize("activation", [None, "relu"])
-def test_a_bias_of_each_output_channel(activation):
-    call, bias = PATCHES["image"], np.array([5.0, -70.0, 9.0], np.float32)
-    x, w = call.inputs("bf16")
-    given = {"bias": bias, "activation": activation, "algorithm": "activation_stationary", "out_dtype": "float32"}
-    y = nkiconv.conv_transpose2d(x, w, stride=4, **given)
-    truth = call.truth(x, w, bias)
-    np.testing.assert_array_equal(y, truth if activation is None else np.maximum(truth, 0))
-
-
-@pytest.mark.parametrize("name", ["image", "tall"])
-def test_a_residual_where_channels_of_patches_are_neighbours(name):
-    """Patches take none: pixels of y are the columns then."""
-    call = PATCHES[name]
-    x, w = call.inputs("bf16")
-    truth = np.moveaxis(call.truth(x, w), 1, -1)
-    residual = (np.arange(truth.size, dtype=np.float32) % 7).reshape(truth.shape)
-    given = {"residual": residual, "algorithm": PIXELS, "layout": "NHWC", "out_dtype": "float32"}
-    y = nkiconv.conv_transpose2d(np.moveaxis(x, 1, -1).copy(), w, stride=call.stride, **given)
-    np.testing.assert_array_equal(y, truth + residual)
-
-
-def test_many_channels_that_are_neighbours_are_computed_by_pixels():
-    """Patches have no `side`."""
-    call = patches(1, 130, 128, (3, 4), (2, 2))
-    x, w = call.inputs("bf16")
-    given = {"algorithm": PIXELS, "config": (("side", 2),), "layout": "NHWC", "out_dtype": "float32"}
-    y = nkiconv.conv_transpose2d(np.moveaxis(x, 1, -1).copy(), w, stride=call.stride, **given)
-    np.testing.assert_array_equal(y, np.moveaxis(call.truth(x, w), 1, -1))
+def test_epilogues_of_pixels_and_patches(call, last, added, activation):
+    for lnc in cores(added, activation):
+        check(call, lnc=lnc, last=last, added=added, activation=activation, algorithm=PIXELS)
 
 
 @pytest.mark.parametrize("taps", [(2, 2, 2), (3, 1, 2)])

@@ -213,7 +213,7 @@ class PixelCore(Core):
             bank.psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
             bank.taps = [self.taps_seen(out_tile, bank.block, bank.t0 + tile) for tile in range(bank.tn)]
             for tile in range(bank.tn):
-                if len(bank.taps[tile]) == 0:
+                if len(bank.taps[tile]) == 0 and self.ones_sbuf is None:
                     zeros = bank.psum[:, tile]
                     nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
 
@@ -232,7 +232,8 @@ class PixelCore(Core):
                 for bank in banks:
                     ones, parts = self.ones_sbuf[:, 0 : bank.psum.shape[0]], self.bias_parts
                     for tile in range(bank.tn):
-                        yield bank.psum[:, tile], ones, parts[:, bank.k0 : bank.k0 + bank.kn], True
+                        adds = len(bank.taps[tile]) > 0
+                        yield bank.psum[:, tile], ones, parts[:, bank.k0 : bank.k0 + bank.kn], adds
 
         def leave():
             for bank in banks:
