@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conv_calls import canonical_of, in_layout, with_epilogue
 from draws import draws
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from nkiconv.planner.conv import LEAST_BLOCK
 from nkiconv.planner.operations import OPERATIONS, violations
 from nkiconv.planner.request import Asked, Config, Request
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import conv_ref
+from nkiconv.reference import conv_ref, filter_gradient_ref
 from nkiconv.rules import FILTER_LAYOUTS, FILTER_PERMS, LAYOUTS, VOLUME_FILTER_LAYOUTS, VOLUME_LAYOUTS
 from nkiconv.schedules.implicit_gemm import PRODUCTS, packed_channels
 from nkiconv.simulator import ArraySpec
@@ -233,7 +234,9 @@ def check_call(call: Call, seed: int) -> None:
     x, canonical, rest, kwargs = drawn(call, seed)
     weight = problem.direction == "wgrad"
     if weight:
-        truth = weight_truth(x, canonical, problem, asked, kwargs.get("accumulate_into", 0.0))
+        gy = canonical_of(canonical, problem)
+        dw = filter_gradient_ref(canonical_of(x, problem), gy, problem) + kwargs.get("accumulate_into", 0.0)
+        truth = (dw, gy.sum((0, *range(2, gy.ndim)), np.float64)) if asked.bias else (dw,)
     else:
         truth = forward_truth(x, canonical, call, kwargs)
     found = launched(call, x, rest, kwargs)
@@ -254,53 +257,16 @@ def as_stored(w: Any, problem: ConvProblem, asked: Asked, shape: tuple[int, ...]
     return w if perm is None else np.ascontiguousarray(np.transpose(w, np.argsort(perm)))
 
 
-def last_to_first(values: Any, problem: ConvProblem) -> Any:
-    """A tensor in the problem's layout with its channels first."""
-    return values if problem.channels_first else np.moveaxis(values, -1, 1)
-
-
 def forward_truth(x: Any, w: Any, call: Call, kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """(y,), or (y, the final frames), by the definition."""
     problem, asked = call.request.problem, call.request.asked
-    whole, frames = last_to_first(x, problem), kwargs.get("initial_frames")
+    whole, frames = canonical_of(x, problem), kwargs.get("initial_frames")
     if frames is not None:
-        whole = np.concatenate([last_to_first(frames, problem), whole], 2)
-    y = conv_ref(whole, w, problem)
-    if asked.bias:
-        y = y + kwargs["bias"].astype(np.float64).reshape(-1, *(1,) * (y.ndim - 2))
-    residual = 0.0
-    if asked.residual is not None:
-        residual = last_to_first(kwargs["residual"], problem).astype(np.float64) * kwargs.get("beta", 1.0)
-    y = y + (residual if asked.residual == "pre_activation" else 0.0)
-    y = np.maximum(y, 0) if asked.activation == "relu" else y
-    y = y + (residual if asked.residual == "post_activation" else 0.0)
-    y = y if problem.channels_first else np.moveaxis(y, 1, -1)
-    if not asked.return_final_frames:
-        return (y,)
-    final = whole[:, :, whole.shape[2] - asked.return_final_frames :].astype(np.float64)
-    return y, final if problem.channels_first else np.moveaxis(final, 1, -1)
-
-
-def weight_truth(x: Any, gy: Any, problem: ConvProblem, asked: Asked, into: Any) -> tuple[Any, ...]:
-    """(dw,), or (dw, db): gy's sums with what each tap sees, added to what there is."""
-    x, gy = (np.asarray(last_to_first(one, problem), np.float64) for one in (x, gy))
-    groups, taps = problem.groups, problem.filter_shape[2:]
-    each = problem.C // groups
-    dw = np.zeros(problem.filter_shape)
-    shares = gy.reshape(problem.N, groups, problem.K // groups, *gy.shape[2:])
-    for tap in np.ndindex(*taps):
-        seen = seen_at(x, problem, tap).reshape(problem.N, groups, each, *gy.shape[2:])
-        found = np.einsum("ngk...,ngc...->gkc...", shares, seen).sum(axis=tuple(range(3, 1 + gy.ndim)))
-        dw[(slice(None), slice(None), *tap)] = found.reshape(problem.K, each)
-    dw = dw + into
-    return (dw, gy.sum((0, *range(2, gy.ndim)))) if asked.bias else (dw,)
-
-
-def seen_at(x: Any, problem: ConvProblem, tap: tuple[int, ...]) -> Any:
-    """x [N, C, ...] at the element that a tap of each output sees: the depthwise convolution with that tap alone."""
-    alone = np.zeros((problem.C, 1, *problem.filter_shape[2:]))
-    alone[(slice(None), 0, *tap)] = 1
-    return conv_ref(x, alone, problem.replace(K=problem.C, groups=problem.C, direction="forward"))
+        whole = np.concatenate([canonical_of(frames, problem), whole], 2)
+    after = {name: kwargs[name] for name in ("bias", "activation", "residual", "residual_position") if name in kwargs}
+    y = with_epilogue(conv_ref(whole, w, problem), problem, beta=kwargs.get("beta", 1.0), **after)
+    final = whole[:, :, whole.shape[2] - (asked.return_final_frames or 0) :].astype(np.float64)
+    return tuple(in_layout(one, problem) for one in ((y, final) if asked.return_final_frames else (y,)))
 
 
 FEW, MANY = 14, 400

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tolerances
 import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from isa_tiles import result
-from tolerances import FLOAT64_ROUNDINGS, assert_within_limit
+from tolerances import FLOAT64_ROUNDINGS, FLOAT64_SUMS, assert_within_limit
+from torch.nn import functional as F
 from torch_exact import activation_of
 
 from nkiconv import bounds
@@ -18,8 +18,17 @@ from nkiconv._nki import nisa
 from nkiconv.activations import ACTIVATIONS
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import evacuate
+from nkiconv.pixel_norms import NORMS
 from nkiconv.problem import DTYPES, ConvProblem
-from nkiconv.reference import abs_sum_ref, conv_ref, depthwise_conv1d_ref, epilogue_ref
+from nkiconv.reference import (
+    ChannelNorm,
+    abs_sum_ref,
+    conv_ref,
+    depthwise_conv1d_ref,
+    epilogue_ref,
+    filter_gradient_ref,
+    norm_ref,
+)
 from nkiconv.rules import RESIDUAL_POSITIONS
 from nkiconv.schedules.options import Epilogue
 
@@ -27,24 +36,23 @@ from nkiconv.schedules.options import Epilogue
 NOTHING = ConvProblem(N=1, C=2, W=4, K=2, S=2, padding=((0, 0), (-5, 6)), groups=2)
 
 
-def inputs(problem, seed=0):
-    """Random float64 x and w of a problem, canonical."""
-    rng = np.random.default_rng(seed)
-    x_shape = (problem.N, problem.C, problem.H, problem.W)
-    return rng.standard_normal(x_shape), rng.standard_normal(problem.filter_shape)
+def inputs(problem):
+    """Random integers x and w of a problem, canonical, in float64: all sums are exact."""
+    rng, x_shape = np.random.default_rng(0), (problem.N, problem.C, problem.H, problem.W)
+    return (rng.integers(-9, 10, shape).astype(np.float64) for shape in (x_shape, problem.filter_shape))
 
 
 def torch_conv(x, w, problem):
-    """The same convolution by torch: zeros inserted by indexing, F.pad, then F.conv2d."""
+    """The same convolution by torch, of an array and a tensor: zeros inserted by indexing, F.pad, then F.conv2d."""
     rows, columns = problem.lhs_dilation
     dilated = np.zeros((*x.shape[:2], (x.shape[2] - 1) * rows + 1, (x.shape[3] - 1) * columns + 1))
     dilated[:, :, ::rows, ::columns] = x
     (top, bottom), (left, right) = problem.padding
     if min(left + problem.width.dilated, right + problem.width.dilated) < 0:  # torch refuses to crop beyond an edge
-        return np.zeros((problem.N, problem.K, problem.P, problem.Q))
-    padded = torch.nn.functional.pad(torch.from_numpy(dilated), (left, right, top, bottom))
+        return 0 * w.sum() + torch.zeros(problem.N, problem.K, problem.P, problem.Q)
+    padded = F.pad(torch.from_numpy(dilated), (left, right, top, bottom))
     options = {"stride": problem.stride, "dilation": problem.rhs_dilation, "groups": problem.groups}
-    return torch.nn.functional.conv2d(padded, torch.from_numpy(w), **options).numpy()
+    return F.conv2d(padded, w, **options)
 
 
 @st.composite
@@ -70,9 +78,13 @@ def problems(draw):
 @example(NOTHING)
 @given(problems())
 def test_equals_torch_anywhere(problem):
+    """And the filter's gradient where y is that of the outputs."""
     x, w = inputs(problem)
-    # both are float64 sums of the same few terms of order 1
-    np.testing.assert_allclose(conv_ref(x, w, problem), torch_conv(x, w, problem), rtol=0, atol=tolerances.FLOAT64_SUMS)
+    leaf, y = torch.from_numpy(w).requires_grad_(), conv_ref(x, w, problem)
+    expected = torch_conv(x, leaf, problem)
+    np.testing.assert_array_equal(y, expected.detach())
+    (gradient,) = torch.autograd.grad(expected, leaf, torch.from_numpy(y))
+    np.testing.assert_array_equal(filter_gradient_ref(x, y, problem), gradient)
 
 
 def test_cross_correlation_by_hand():
@@ -145,6 +157,16 @@ def test_epilogue_is_torchs(name, position):
     actual = epilogue_ref(sums, bias, name, residual, position)
     terms = abs(sums) + abs(bias)[:, None, None] + abs(residual)
     assert np.all(np.abs(actual - expected.numpy()) <= FLOAT64_ROUNDINGS * np.maximum(1, terms))
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_norms_over_channels_are_torchs(kind):
+    rng, eps = np.random.default_rng(2), 0.1
+    u, weight, bias = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal(5), rng.standard_normal(5)
+    z, w, b = (torch.from_numpy(array) for array in (u, weight, bias))
+    expected = F.layer_norm(z, (5,), w, b, eps) if kind == "layer" else F.rms_norm(z, (5,), w, eps) + b
+    actual = np.moveaxis(norm_ref(np.moveaxis(u, -1, 1), ChannelNorm(kind, weight, bias, eps)), 1, -1)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=FLOAT64_SUMS)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -235,23 +235,23 @@ EPILOGUES = {
 }  # fmt: skip
 
 
+def with_epilogue(sums: Any, problem: ConvProblem, residual: Any = None, beta: float = 1.0, **more: Any) -> Any:
+    """What the kernel's epilogue makes of sums with their channels first; the residual is in the problem's layout."""
+    added = None if residual is None else canonical_of(residual, problem).astype(np.float64) * beta
+    return epilogue_ref(sums, residual=added, **more)
+
+
 def check_epilogue(problem: ConvProblem, asked: str | dict[str, Any], config: Any, dtype: str = "fp32") -> None:
     """Integers: what the reference's sums become by one of EPILOGUES, or such, exactly, on `cores`."""
     problem, more = problem.replace(dtype=dtype), dict(EPILOGUES[asked] if isinstance(asked, str) else asked)
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
-    expected, residual = conv_ref(canonical_of(x, problem), w, problem), 0
     if more.get("bias"):
         more["bias"] = rng.integers(-9, 10, problem.K).astype(np.float32)
-        expected = expected + more["bias"].reshape(-1, *[1] * len(problem.axes))
     if more.get("residual"):
         kind = more["residual"] if isinstance(more["residual"], str) else "fp32"
         more["residual"] = rng.integers(-9, 10, problem.output_shape).astype(DTYPES[kind])
-        residual = canonical_of(more["residual"], problem).astype(np.float64) * more.get("beta", 1.0)
-    after = more.get("residual_position") == "post_activation"
-    expected = expected if after else expected + residual
-    expected = np.maximum(expected, 0) if more.get("activation") else expected
-    expected = in_layout(expected + residual if after else expected, problem)
+    expected = in_layout(with_epilogue(conv_ref(canonical_of(x, problem), w, problem), problem, **more), problem)
     for lnc in cores(problem, config):
         assert_exact(run(x, w, problem, lnc, config=config, **more), expected, problem.out_dtype)
 
@@ -260,8 +260,8 @@ def bounded(
     x: Any, w: Any, problem: ConvProblem, out_dtype: str, *,
     precision: str | None = None, on_x: dict[str, Any] | None = None, norm: Any = None, **after: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """(sums, what an epilogue makes of them but for a norm, how far y may be from it) in float64, of tensors with their
-    channels first; on_x: the prologue, after: the epilogue, as the reference takes them."""
+    """(sums, what an epilogue makes of them, how far y may be from that) in float64, of tensors with channels first;
+    on_x: the prologue, after: the epilogue, as the reference takes them."""
     prepared, off = x, np.zeros(1)
     if any(one is not None for one in (on_x or {}).values()):
         plain = {name: one for name, one in on_x.items() if name != "x_upsample"}
@@ -273,7 +273,7 @@ def bounded(
     inexact = inexact + (abs_sum_ref(off, w, problem) if off.any() else 0.0)
     of_sums = num_terms(problem), abs_sum_ref(largest, w, problem), sums
     limit = epilogue_bound(*of_sums, out_dtype, inexact=inexact, norm=norm, **after)
-    return sums, epilogue_ref(sums, **after), limit
+    return sums, epilogue_ref(sums, norm=norm, **after), limit
 
 
 def check_refused(problem: ConvProblem, algorithm: str, message: str, settings: Any = None, **asked: Any) -> None:
