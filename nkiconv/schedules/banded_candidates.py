@@ -8,6 +8,7 @@ its work keeps it there.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -32,9 +33,9 @@ from .banded import (
     tile_columns,
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
-from .prices import Prices, array_end_ns, rows_ns
+from .prices import Busy, Prices, array_end_ns, rows_ns
 from .settings import Config, declarations, descended
-from .tiles import BANK_COLUMNS, PARTS, div_ceil, sumprod
+from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
 #: Bytes of a run, one chunk of one row, at which a DMA has its full rate; the least bytes of a run in tiles of fewer
 #: groups, with which a core has TILES tiles whose stages overlap.
@@ -213,6 +214,66 @@ def filled(
     return replace(found, **given)
 
 
+class _Work(NamedTuple):
+    """A tile's Busy; ns until its sums are evacuated; of its stages: x transposed and evacuated, y too, load, store."""
+
+    busy: Busy
+    stall: float
+    rows_in: float
+    read_in: float
+    rows_out: float
+    read_out: float
+    load: float
+    store: float
+
+
+def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, target: Target) -> float:
+    """ns of a core, about, with the matmuls on zeros that pay."""
+    tiles = _tiles(geometry, blocks)
+    if not tiles:
+        return 0.0
+    works, busy = [_work(geometry, options, blocks, tile, target) for tile, _ in tiles], Busy()
+    for work, (_, times) in zip(works, tiles, strict=True):
+        busy.add(work.busy, times)
+        busy.tensor += work.stall * times * (len(tiles) > 1)
+    first, last, settings, item = works[0], works[-1], blocks.settings, geometry.itemsize
+    groups, count = sum(tile.gn * times for tile, times in tiles), sum(times for _, times in tiles)
+    there_ns = target.first_packet_ns + target.dma_end_ns + target.dma_done_ns
+    stage_ns = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns
+    # zeros of band buffers, two of three by Vector; and the filters
+    zeros_ns = blocks.per_group * blocks.num_taps * blocks.block * item / 4 * target.vector_memset_ns * 2 / 3
+    zeros_ns *= blocks.per_group > blocks.joined
+    all_zeros_ns = zeros_ns * min(settings.buffers * blocks.buffer_groups, groups)
+    a_row = blocks.buffer_groups * blocks.joined
+    z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), a_row)
+    filters_ns = a_row * min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
+    x_ns = max(there_ns + target.static_issue_ns + first.load, min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups))
+    # a buffer's bands: triggers, latency, bytes
+    triggers_ns = div_ceil(min(blocks.per_group, geometry.C), blocks.joined) * target.static_issue_ns
+    loaded_ns = there_ns + triggers_ns + _bands_ns(target, geometry, blocks) * blocks.buffer_groups
+    bands_ns = max(there_ns + target.static_issue_ns + filters_ns, zeros_ns * blocks.buffer_groups) + loaded_ns
+    start_ns = max(x_ns + first.rows_in + first.read_in + stage_ns, bands_ns)
+    end_ns = last.rows_out + last.read_out + target.hop_ns + target.matmul_done_ns + target.hop_dma_ns
+    end_ns += 0.0 if settings.x_stationary else stage_ns
+    end_ns += target.static_issue_ns + target.first_packet_ns + last.store + target.dma_end_ns
+    both_ns = busy.vector + all_zeros_ns
+    read_ns = max(all_zeros_ns, both_ns * busy.scalar / (both_ns + busy.scalar)) - first.read_in - last.read_out
+    # other limits: latency of bands, latency of rows
+    cycle_ns = (loaded_ns + target.hop_dma_ns) * groups / (settings.buffers * blocks.buffer_groups)
+    others = (
+        max(read_ns, busy.scalar if options.epilogue.activation else 0.0),
+        busy.issued - triggers_ns,
+        cycle_ns,
+        busy.dma + div_ceil(z_rows, PARTITIONS) * filters_ns - (start_ns - there_ns),
+        (there_ns + first.load + target.hop_dma_ns) * (count - 2),
+    )
+    work_ns = busy.tensor - first.rows_in - last.rows_out
+    share = busy.streamed / max(SURE * max(work_ns, *others), target.window_ns)
+    work_ns = array_end_ns(target, start_ns, work_ns, share) - start_ns
+    busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
+    return start_ns + busy_ns + end_ns
+
+
 #: Most tiles of a part that a bound reads; of more tiles these many stand for all.
 LOOKED_AT = 6
 #: Ratio of the Tensor Engine's work to the throttle's threshold that keeps it at full rate.
@@ -221,101 +282,23 @@ SURE = 1.2
 POWER = 4
 
 
-class _Work(NamedTuple):
-    """ns of one tile, by stage."""
-
-    rows_in: float  # transposes of x
-    products: float
-    rows_out: float  # transposes of sums
-    streamed: float  # columns of all these, without waits between matmuls
-    stall: float  # wait for the evacuation of sums before their transposes
-    read_in: float  # evacuation of transposes of x, and of sums
-    read_out: float
-    vector: float  # all evacuations if Vector, or Scalar, did all of them
-    scalar: float
-    load: float
-    store: float
-    bands: float
-    triggers: float
-
-
-def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, target: Target) -> float:
-    """ns of a core, about, with the matmuls on zeros that pay."""
-    tiles = _tiles(geometry, blocks)
-    if not tiles:
-        return 0.0
-    works = [_work(geometry, options, blocks, tile, target) for tile, _ in tiles]
-    total = _Work(*(sumprod(each, [times for _, times in tiles]) for each in zip(*works, strict=True)))
-    first, last, settings, item = works[0], works[-1], blocks.settings, geometry.itemsize
-    groups, count = sum(tile.gn * times for tile, times in tiles), sum(times for _, times in tiles)
-    size, channels = blocks.num_taps * blocks.block, min(blocks.per_group, geometry.C)
-    there_ns = target.first_packet_ns + target.dma_end_ns + target.dma_done_ns
-    stage_ns = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns
-    run_ns, a_row = _bands_ns(target, blocks.joined, size * item), blocks.buffer_groups * blocks.joined
-    triggers_ns = div_ceil(channels, blocks.joined) * target.static_issue_ns
-    # zeros of band buffers, two of three by Vector; and the filters
-    zeros_ns = blocks.per_group * size * item / 4 * target.vector_memset_ns * 2 / 3
-    zeros_ns *= blocks.per_group > blocks.joined
-    all_zeros_ns = zeros_ns * min(settings.buffers * blocks.buffer_groups, groups)
-    z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), a_row)
-    filters_ns = a_row * min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
-    rows_ns = there_ns + target.static_issue_ns + first.load
-    x_ns = max(rows_ns, min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups))
-    x_ns += first.rows_in + first.read_in + stage_ns
-    bands_ns = max(there_ns + target.static_issue_ns + filters_ns, zeros_ns * blocks.buffer_groups)
-    bands_ns += there_ns + triggers_ns + run_ns * blocks.buffer_groups
-    start_ns = max(x_ns, bands_ns)
-    end_ns = last.rows_out + last.read_out + target.hop_ns + target.matmul_done_ns + target.hop_dma_ns
-    end_ns += 0.0 if settings.x_stationary else stage_ns
-    end_ns += target.static_issue_ns + target.first_packet_ns + last.store + target.dma_end_ns
-    # other limits than the Tensor Engine: evacuations, triggers, latency of bands, all DMA, latency of rows
-    vector_ns = total.vector + all_zeros_ns
-    read_ns = max(all_zeros_ns, vector_ns * total.scalar / (vector_ns + total.scalar))
-    if options.epilogue.activation:
-        read_ns = max(read_ns, total.scalar)
-    moved_ns = total.load + total.store + total.bands + div_ceil(z_rows, PARTITIONS) * filters_ns
-    cycle_ns = there_ns + target.hop_dma_ns + run_ns * blocks.buffer_groups + triggers_ns
-    others = (
-        read_ns - first.read_in - last.read_out,
-        total.triggers - min(first.triggers, triggers_ns),
-        cycle_ns * groups / (settings.buffers * blocks.buffer_groups),
-        moved_ns - (start_ns - there_ns),
-        (there_ns + total.load / count + target.hop_dma_ns) * (count - 2),
-    )
-    work_ns = total.rows_in + total.products + total.rows_out + total.stall * (len(tiles) > 1)
-    work_ns -= first.rows_in + last.rows_out
-    share = total.streamed / max(SURE * max(work_ns, *others), target.window_ns)
-    work_ns = array_end_ns(target, start_ns, work_ns, share) - start_ns
-    busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
-    return start_ns + busy_ns + end_ns
-
-
-def _bands_ns(target: Target, joined: int, num_bytes: int) -> float:
-    """A DMA engine's ns for a group's bands, of so many bytes each, of which one DMA loads `joined` side by side."""
-    return target.rows_an_engine * target.run_ns(joined * num_bytes)
+def _bands_ns(target: Target, geometry: RowGeometry, blocks: BandedSchedule) -> float:
+    """A DMA engine's ns for a group's bands, of which one DMA loads `joined` side by side."""
+    size = blocks.num_taps * blocks.block * geometry.itemsize
+    return target.rows_an_engine * target.run_ns(blocks.joined * size)
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
-    """(tile, number of tiles that it stands for) of the larger part: the first, others of different sizes, the last."""
+    """(tile, tiles that it stands for) of the larger part: the first, some of those between, the last."""
     spans = spans_of(blocks, geometry, PARTS - 1)
-    beside, a_group = len(spans[2]), len(spans[1]) * len(spans[2])
-    total = len(spans[0]) * a_group
-    if total == 0:
-        return []
-    some = range(total) if total <= LOOKED_AT else (0, 1, total // 3, total // 2, total - 2, total - 1)
-    first, *others = [(spans[0][at // a_group], spans[1][at % a_group // beside], spans[2][at % beside]) for at in some]
-    found, last = [(plan_tile(blocks, *first), 1.0)], others[-1:]
-    each = 0.0  # groups that one of the others stands for; 0: itself
-    if total > LOOKED_AT:
-        each = (sum(gn for _, gn in spans[0]) * a_group - first[0][1] - others[-1][0][1]) / (LOOKED_AT - 2)
-    alike: dict[Any, list[Any]] = {}  # tiles of as many groups and images, of the same columns
-    for place in others[:-1]:
-        (g0, gn), (_, nn), columns = place
-        alike.setdefault((gn, g0 + gn == blocks.num_groups, nn, columns), []).append(place)
-    for (gn, *_), places in alike.items():
-        found.append((plan_tile(blocks, *places[0]), len(places) * (each / gn if each else 1.0)))
-    found += [(plan_tile(blocks, *place), 1.0) for place in last]
-    return [*found[:-1], (replace(found[-1][0], ends=True), 1.0)]
+    beside, total = len(spans[2]), math.prod(map(len, spans))
+    between = range(1, total - 1) if total <= LOOKED_AT else (1, total // 3, total // 2, total - 2)
+    found = []
+    for at in sorted({0, *between, total - 1}) if total else ():
+        place = spans[0][at // (len(spans[1]) * beside)], spans[1][at // beside % len(spans[1])], spans[2][at % beside]
+        times = (total - 2) / len(between) if at in between else 1.0
+        found.append((replace(plan_tile(blocks, *place), ends=at == total - 1), times))
+    return found
 
 
 def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile, target: Target) -> _Work:
@@ -326,7 +309,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         in_ns, copy_ns = in_ns * target.transpose_passes_fp32, target.vector_ns
     if epilogue.y_itemsize == 4 or epilogue.residual:
         out_ns = target.onezero_passes_fp32 * target.tensor_column_fp32_ns / target.matmul_passes_fp32
-    size, channels = blocks.num_taps * blocks.block, min(blocks.per_group, geometry.C)
+    channels = min(blocks.per_group, geometry.C)
     rows, width = tile.chunks_in * tile.rows, blocks.per_group * blocks.out_block
     valid_range = max(1, min(blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1))
     rows_in = tile.blocks_in * (max(least, rows) * in_ns + target.matmul_ns)
@@ -352,26 +335,25 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
         products += max(sums, tile.gn * banks * least) * target.tensor_column_ns + tile.gn * banks * target.matmul_ns
     reads = pieces_in + pieces_out + banks * div_ceil(tile.gn, slots)
     stall = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns + target.vector_fixed_psum_ns
-    stall += min(slots, tile.gn) * sum(moved) / tile.repeats * target.vector_ns / 2
+    stall += min(slots, tile.gn) * sum(moved) / tile.repeats * target.vector_ns / 2 - rows_in
+    stall = max(0.0, stall - products * min(2, tile.gn - 1) / tile.gn)
     run_in = max(1, min(tile.blocks_in * blocks.block, geometry.W))
     run_out = max(1, min(run_out, geometry.Q))
     row_ns, num_bytes = channels * target.row_ns(run_in, geometry.x_w, item), rows * channels * run_in * item
+    load = inputs_of(geometry) * rows_ns(target, rows, row_ns, num_bytes) if tile.datan else 0.0
     y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
+    store = rows_ns(target, out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize)
     triggers = div_ceil(channels, blocks.joined) * div_ceil(tile.gn, blocks.buffer_groups) + 2
-    return _Work(
-        rows_in=rows_in,
-        products=products,
-        rows_out=rows_out,
+    busy = Busy(
+        tensor=rows_in + products + rows_out,
         streamed=streamed,
-        stall=0.0 if settings.x_stationary else max(0.0, stall - rows_in - products * min(2, tile.gn - 1) / tile.gn),
-        read_in=x * copy_ns * (1.0 if pieces_in == 1 else 0.6) + target.vector_fixed_psum_ns,
-        read_out=y * target.vector_ns * (1.0 if pieces_out == 1 else 0.6) + target.vector_fixed_psum_ns,
         vector=x * (copy_ns + gate_ns(geometry, target))
         + (sums + y) * target.vector_ns
         + reads * target.vector_fixed_psum_ns,
         scalar=(x + sums + y) * target.scalar_ns + x * arrival_ns(geometry, target) + reads * target.scalar_fixed_ns,
-        load=inputs_of(geometry) * rows_ns(target, rows, row_ns, num_bytes) if tile.datan else 0.0,
-        store=rows_ns(target, out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize),
-        bands=tile.gn * _bands_ns(target, blocks.joined, size * item),
-        triggers=triggers * target.static_issue_ns,
+        dma=load + store + tile.gn * _bands_ns(target, geometry, blocks),
+        issued=triggers * target.static_issue_ns,
     )
+    read_in = x * copy_ns * (1.0 if pieces_in == 1 else 0.6) + target.vector_fixed_psum_ns
+    read_out = y * target.vector_ns * (1.0 if pieces_out == 1 else 0.6) + target.vector_fixed_psum_ns
+    return _Work(busy, 0.0 if settings.x_stationary else stall, rows_in, read_in, rows_out, read_out, load, store)
