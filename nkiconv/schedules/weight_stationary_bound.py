@@ -26,22 +26,6 @@ class Work(NamedTuple):
     banks: int
 
 
-class Filters(NamedTuple):
-    """ns of DMA; of transposes by the Tensor Engine; of Vector and Scalar; before the last of the first loads; of
-    triggers."""
-
-    moved: float
-    transposed: float = 0.0
-    placed: float = 0.0
-    waits: float = 0.0
-    issued: float = 0.0
-
-    @property
-    def busy(self) -> Busy:
-        """The Busy of all of them."""
-        return Busy(self.transposed, self.transposed, self.placed / READERS, dma=self.moved, issued=self.issued)
-
-
 class Bound(Prices):
     """The lower bound of one Schedule, for the core with more blocks; with as many for the second one, whose planes may
     meet more taps."""
@@ -65,31 +49,32 @@ class Bound(Prices):
         for one, times in counts.items():
             self.busy.add(kinds[one].once, times)
             self.busy.add(kinds[one].each, times * one[0])
-        groups = {b for b, _ in steps}
-        self.filters = filters_of(target, self.geometry, schedule, residents[steps[0][0]].tiles[0])
-        self.busy.add(self.filters.busy, sum(len(residents[b].tiles) for b in groups))
+        groups, first = {b for b, _ in steps}, residents[steps[0][0]].tiles
+        #: ns before the last of the first loads of filters
+        self.waits = 0.0
+        self.filters = self.filters_of(first[0])
+        self.busy.add(self.filters, sum(len(residents[b].tiles) for b in groups))
         #: ns until the first filters are loaded; ns of the Tensor Engine at its full rate
-        self.there_ns = target.first_load_ns + self.filters.waits + self.filters.moved / len(schedule.k_tiles)
+        self.there_ns = target.first_load_ns + self.waits + self.filters.dma / len(schedule.k_tiles)
         self.array_ns = self.busy.tensor
-        #: ns of the triggers of all filters, after which x of further output tiles is loaded; of its work
-        self.issued_ns = self.filters.issued * len(residents[steps[0][0]].tiles)
-        self.further_ns = self.array_ns * (1 - len(groups) / len(steps))
+        #: ns of the triggers of all filters, after which x of further output tiles is loaded, and of the work of these
+        self.further_ns = self.filters.issued * len(first) + self.array_ns * (1 - len(groups) / len(steps))
 
     def ns(self) -> float:
         """ns from the first DMA to the last."""
         target, filters, last = self.target, self.filters, self.last
-        begin_ns = array_end_ns(target, self.there_ns, filters.transposed) + filters.placed
-        if filters.transposed:
+        begin_ns = array_end_ns(target, self.there_ns, filters.tensor) + filters.read * READERS
+        if filters.tensor:
             begin_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
         # x of a bank and K tile; else all x of an output tile is loaded before
         parts = self.first.banks if self.schedule.pack or self.schedule.gathers else 1
         begin_ns = max(begin_ns, self.there_ns + self.first.once.dma / (parts * len(self.schedule.k_tiles)))
         busy = Busy(**vars(self.busy))
-        busy.add(Busy(-filters.transposed, -filters.transposed))
+        busy.add(Busy(-filters.tensor, -filters.tensor))
         together = self.stack.V if self.stack else 1  # banks that are stored together
         end_ns = target.last_store_ns + (last.each.read + last.each.dma) * together / last.banks
         exposed = EXPOSED if self.shift is None else SHIFTED
-        least_ns = self.there_ns + self.issued_ns + self.further_ns + end_ns
+        least_ns = self.there_ns + self.further_ns + end_ns
         return max(least_ns, total_ns(target, begin_ns, begin_ns - target.first_packet_ns, busy, end_ns, exposed))
 
     @property
@@ -201,39 +186,83 @@ class Bound(Prices):
         # the rows of a gathered residual are on partitions of their own
         return y_ns + self.moved_ns(elements, max(1.0, float(q.qn)), P_MAX // schedule.slot * tile[0].kn, item)
 
+    def filters_of(self, tile: tuple[RowTile, ...]) -> Busy:
+        """The Busy of an M tile's filters, by how they reach their places."""
+        geometry, schedule, taps, kn = self.geometry, self.schedule, num_taps(self.geometry), tile[0].kn
+        if self.stack is not None:
+            return self._toeplitz(self.stack) if self.stack.diagonal else self._stacked(self.stack)
+        if self.shift is not None:
+            return self._packed(self.shift, taps)
+        if schedule.gathers:
+            return self._of_groups(tile[0].cn, taps)
+        # in memory order, or copied to their places
+        _, channels, _, held = schedule.k_tiles[0]
+        moved = self.moved_ns(held * channels * kn * taps, kn * taps, held * channels)
+        placed = taps * held * kn * self.target.copy_ns(geometry.itemsize) if schedule.packs else 0.0
+        return Busy(read=placed / READERS**2, dma=len(schedule.k_tiles) * moved)
+
+    def _stacked(self, stack: Stack) -> Busy:
+        """By a DMA to the columns of each row of y, or padded with zeros; then transposed."""
+        target, found, straight = self.target, Busy(), stack.filters == "straight"
+        for one in stack.every:
+            slots, width = one.filter_slots, one.U * one.kn
+            transposed = one.num_filters * slots * self.transpose_ns(width / slots)
+            padded = 0.0 if straight else one.geometry.C * num_taps(one.geometry) * target.vector_4x_ns
+            placed = (width * target.copy_ns(self.geometry.itemsize) + padded) / READERS
+            prices, issued = Prices(target, one.geometry), one.U * target.static_issue_ns if straight else 0.0
+            moved = filters_moved_ns(prices, one.kn, one.U, straight, one.fits_window)
+            found.add(Busy(transposed, transposed, placed, dma=moved, issued=issued))
+        return found
+
+    def _toeplitz(self, stack: Stack) -> Busy:
+        """w is loaded, reversed, stored to HBM, and loaded among zeros by a DMA for each run of taps of each row of
+        x."""
+        target, geometry, runs = self.target, self.geometry, runs_of(self.geometry)
+        if not runs:  # all outputs meet padding alone
+            return Busy()
+        planes, triggers = geometry.planes.taps, stack.kn * len(runs) * target.static_issue_ns
+        # all zeros of a round, two of three by Vector; rows of z are copied by Vector among zeros
+        zeros = stack.together * tile_bytes(geometry, stack.kn) / 6 * target.vector_memset_ns
+        made = planes * geometry.rows.taps * target.vector_fixed_ns
+        made += planes * reversed_rows(geometry) * geometry.columns.taps * target.vector_memset_ns
+        run = sum(count * rows for _, rows, *_, count in runs) / sum(rows for _, rows, *_ in runs)
+        moved = self.moved_ns(
+            stack.parts * run * geometry.columns.taps * planes, run * geometry.columns.taps, stack.parts
+        )
+        self.waits = max(target.round_trip_ns + made, zeros) + max(triggers, stack.together * moved)
+        return Busy(dma=moved, issued=triggers / stack.together)
+
+    def _packed(self, shift: Shift, taps: int) -> Busy:
+        """Transposed unless they come in order, then copied to the places of each row of y."""
+        target, geometry, K, k_tiles = self.target, self.geometry, self.geometry.K, self.schedule.k_tiles
+        size, in_order = len(k_tiles) * k_tiles[-1][1] * taps, geometry.packed > 0 or geometry.flipped
+        run = k_tiles[-1][1] * taps if shift.Z == 1 else shift.depth.taps * taps
+        moved = self.moved_ns(K * size, run, K if in_order else min(P_MAX, K * len(k_tiles)))
+        transposed = 0.0 if in_order else div_ceil(len(k_tiles) * K, P_MAX) * taps * self.transpose_ns()
+        placed = shift.U * (taps * K * target.copy_ns(geometry.itemsize) + shift.groups * target.vector_fixed_ns)
+        return Busy(transposed, transposed, placed / READERS**2, dma=moved)
+
+    def _of_groups(self, channels: int, taps: int) -> Busy:
+        """Spread between zeros if row tiles have several groups, transposed, copied to the places of each output."""
+        target, geometry, schedule, each = (
+            self.target,
+            self.geometry,
+            self.schedule,
+            self.geometry.C // self.geometry.groups,
+        )
+        by_input, size = each == 1, each * taps
+        taps *= 1 if by_input else schedule.pages
+        moved, transposed = self.moved_ns(P_MAX * size, size), 0.0 if by_input else taps * self.matmul_ns(0)
+        each_ns = target.gpsimd_ns if channels < schedule.rows and not by_input else target.copy_ns(geometry.itemsize)
+        placed = taps * (schedule.slot if by_input else P_MAX) * each_ns / READERS
+        if channels == each:  # several taps together
+            transposed, placed = transposed * schedule.rows / P_MAX, 0.0
+        return Busy(transposed, transposed, placed, dma=moved)
+
 
 def blocks_of(resident: Resident, item: int) -> int:
     """Blocks of an output tile, of a lane, over all M tiles."""
     return len(resident.tiles) * math.prod(part.bn for part in resident.items[item][0])
-
-
-def filters_of(target: Target, geometry: Geometry, schedule: Schedule, tile: tuple[RowTile, ...]) -> Filters:
-    """The Filters of an M tile."""
-    prices = Prices(target, geometry)
-    if schedule.stack is not None:
-        if schedule.stack.diagonal:
-            return _toeplitz(prices, schedule.stack)
-        every = (_stacked(Prices(target, one.geometry), one) for one in schedule.stack.every)
-        return Filters(*map(sum, zip(*every, strict=True)))
-    if schedule.shift is not None:
-        return _packed(prices, schedule, schedule.shift)
-    if schedule.gathers:
-        return _of_groups(prices, schedule, tile[0].cn)
-    # in memory order, or copied to their places
-    taps, (_, channels, _, held), kn = num_taps(geometry), schedule.k_tiles[0], tile[0].kn
-    moved = prices.moved_ns(held * channels * kn * taps, kn * taps, held * channels)
-    placed = taps * held * kn * target.copy_ns(geometry.itemsize) / READERS if schedule.packs else 0.0
-    return Filters(len(schedule.k_tiles) * moved, placed=placed)
-
-
-def _stacked(prices: Prices, stack: Stack) -> Filters:
-    """By a DMA to the columns of each row of y, or padded with zeros; then transposed."""
-    target, geometry, slots, straight = prices.target, prices.geometry, stack.filter_slots, stack.filters == "straight"
-    moved = filters_moved_ns(prices, stack.kn, stack.U, straight, stack.fits_window)
-    transposed = stack.num_filters * slots * prices.transpose_ns(stack.U * stack.kn / slots)
-    placed = stack.U * stack.kn * target.copy_ns(geometry.itemsize)
-    placed += 0.0 if straight else geometry.C * num_taps(geometry) * target.vector_4x_ns
-    return Filters(moved, transposed, placed, issued=stack.U * target.static_issue_ns if straight else 0.0)
 
 
 def filters_moved_ns(prices: Prices, kn: int, U: int, straight: bool, fits_window: bool) -> float:
@@ -248,46 +277,3 @@ def filters_moved_ns(prices: Prices, kn: int, U: int, straight: bool, fits_windo
             runs = geometry.C * geometry.planes.taps * (1 if geometry.rows.dilation == 1 else geometry.rows.taps)
     run = 1 if geometry.w_strides[3] > 1 and geometry.columns.taps > 1 else size / runs
     return prices.moved_ns(parts * size, run, parts)
-
-
-def _toeplitz(prices: Prices, stack: Stack) -> Filters:
-    """w is loaded, reversed, stored to HBM, and loaded among zeros by a DMA for each run of taps of each row of x."""
-    target, geometry = prices.target, prices.geometry
-    runs = runs_of(geometry)
-    if not runs:  # all outputs meet padding alone
-        return Filters(0.0)
-    triggers = stack.kn * len(runs) * target.static_issue_ns
-    # all zeros of a round, two of three by Vector; rows of z are copied by Vector among zeros
-    zeros = stack.together * tile_bytes(geometry, stack.kn) / 6 * target.vector_memset_ns
-    made = geometry.planes.taps * geometry.rows.taps * target.vector_fixed_ns
-    made += geometry.planes.taps * reversed_rows(geometry) * geometry.columns.taps * target.vector_memset_ns
-    run = sum(count * rows for _, rows, *_, count in runs) / sum(rows for _, rows, *_ in runs) * geometry.columns.taps
-    moved = prices.moved_ns(stack.parts * run * geometry.planes.taps, run, stack.parts)
-    waits = max(target.round_trip_ns + made, zeros) + max(triggers, stack.together * moved)
-    return Filters(moved, waits=waits, issued=triggers / stack.together)
-
-
-def _packed(prices: Prices, schedule: Schedule, shift: Shift) -> Filters:
-    """Transposed unless they come in order, then copied to the places of each row of y."""
-    target, geometry = prices.target, prices.geometry
-    K, taps, k_tiles, channels = geometry.K, num_taps(geometry), len(schedule.k_tiles), schedule.k_tiles[-1][1]
-    size, in_order = k_tiles * channels * taps, geometry.packed > 0 or geometry.flipped
-    run = channels * taps if shift.Z == 1 else shift.depth.taps * taps
-    moved = prices.moved_ns(K * size, run, K if in_order else min(P_MAX, K * k_tiles))
-    transposed = 0.0 if in_order else div_ceil(k_tiles * K, P_MAX) * taps * prices.transpose_ns()
-    placed = shift.U * (taps * K * target.copy_ns(geometry.itemsize) + shift.groups * target.vector_fixed_ns) / READERS
-    return Filters(moved, transposed, placed)
-
-
-def _of_groups(prices: Prices, schedule: Schedule, channels: int) -> Filters:
-    """Spread between zeros if row tiles have several groups, transposed, copied to the places of each output."""
-    target, geometry = prices.target, prices.geometry
-    by_input, size = geometry.groups == geometry.C, geometry.C // geometry.groups * num_taps(geometry)
-    taps = num_taps(geometry) * (1 if by_input else schedule.pages)
-    moved = prices.moved_ns(P_MAX * size, size)
-    transposed = 0.0 if by_input else taps * prices.matmul_ns(0)
-    each_ns = target.gpsimd_ns if channels < schedule.rows and not by_input else target.copy_ns(geometry.itemsize)
-    placed = taps * (schedule.slot if by_input else P_MAX) * each_ns
-    if channels == geometry.C // geometry.groups:  # several taps together
-        transposed, placed = transposed * schedule.rows / P_MAX, 0.0
-    return Filters(moved, transposed, placed)
