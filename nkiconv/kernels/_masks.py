@@ -39,9 +39,15 @@ def select_ones(rows, pattern, offset, dtype):
 
 
 def make_diagonals(w_sbuf, dtype, ones_sbuf=None):
-    """[rows, taps, rows] in SBUF: row p of block s is w[p, s] in column p and zero elsewhere, by one select of GpSimd,
-    or as a product with ones_sbuf, an identity matrix, by Vector, with 0 * NaN beside a NaN."""
-    rows, taps = w_sbuf.shape
+    """[rows, taps, rows] in SBUF of w_sbuf [rows, taps]: row p of block s is w[p, s] in column p and zero elsewhere, by
+    one select of GpSimd, or as a product with ones_sbuf, an identity matrix, by Vector, with 0 * NaN beside a NaN; of
+    [rows, each, taps]: [rows, taps, rows, each], by a select."""
+    rows, *several, taps = w_sbuf.shape
+    if several:
+        diagonals_sbuf = nl.ndarray((rows, taps, rows, *several), dtype=dtype, buffer=nl.sbuf)
+        source = w_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, rows)
+        keep_equal(diagonals_sbuf, [[0, taps], [-1, rows], [0, *several]], source)
+        return diagonals_sbuf
     diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
     source = w_sbuf.expand_dim(2).broadcast(2, rows)
     if ones_sbuf is None:

@@ -27,10 +27,10 @@ from ....schedules.implicit_gemm_products import (
 )
 from ....schedules.implicit_gemm_schedule import AHEAD_BYTES
 from ....schedules.planes import channel_runs
-from ....schedules.regions import offset_at, pattern_of
+from ....schedules.regions import pattern_of
 from ....schedules.tiles import QUADRANT, WORD_BYTES, div_ceil, whole_words
 from ..._engines import START_WORK, VECTOR_WORK, copy_balanced, is_16bit, pick
-from ..._masks import constant, keep_between, keep_equal
+from ..._masks import constant, keep_between, make_diagonals
 from ..filter_feed import transpose_into, turn_forwards
 from ..regions import load_depthwise, load_filters, load_region
 from .winograd import load_planes_of_taps, sums_of_taps
@@ -83,27 +83,30 @@ def load_stationaries(tile_sbuf, operands, geometry, block):
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
 
 
-def make_diagonals(raw_sbuf, geometry):
-    """Stationaries [cn, rows, columns, 1, kn] with the filters of channel c in the columns of its outputs and zeros
-    elsewhere, by one select. Taps in reverse order are reversed first.
-    """
-    if geometry.flipped:
-        raw_sbuf = turn_forwards(raw_sbuf)
-    (count, each, R, S), taps = raw_sbuf.shape, num_taps(geometry)
-    filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    source_sbuf = raw_sbuf.reshape((count, each, taps)).permute((0, 2, 1)).expand_dim(2).broadcast(2, count)
-    keep_equal(filters_sbuf, [[0, taps], [-1, count], [0, each]], source_sbuf)
-    return filters_sbuf.reshape((count, R, S, 1, count * each))
+def depthwise_stationaries(raw_sbuf, geometry):
+    """Stationaries [cn, rows, columns, 1, kn] of depthwise filters [cn, outputs of a channel, rows, columns]; taps in
+    reverse order are reversed first."""
+    taps_sbuf = turn_forwards(raw_sbuf) if geometry.flipped else raw_sbuf
+    count, each, R, S = taps_sbuf.shape
+    return make_diagonals(taps_sbuf.reshape((count, each, R * S)), raw_sbuf.dtype).reshape(
+        (count, R, S, 1, count * each)
+    )
 
 
 def load_taps(operands, geometry, block):
-    """Load the taps of a block: [kn, channels, rows, columns] in SBUF."""
-    strides, shape = geometry.w_strides, (block.m_tile.kn, block.channels, block.rn, block.sn)
-    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-    offset = offset_at(strides, (block.m_tile.k0, block.c0, block.r0, block.s0))
-    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(strides, shape), offset)
+    """Load the taps of a block: [kn, channels, rows, columns] in SBUF; those of a transposed convolution by input
+    channels, [depth * channels, outputs of a group, rows, columns], one copy for each tap of a folded group."""
+    m_tile, k_tile, taps = block.m_tile, block.k_tile, (block.r0, block.rn, block.s0, block.sn)
+    if block.kind in (BACKWARDS, READY):
+        k = m_tile.k0 % (geometry.K // geometry.groups), m_tile.kn // m_tile.pack
+        c = k_tile.first_channel(block.slot), k_tile.cn
+        raw_sbuf = load_filters(operands, geometry, k, c, taps, True, k_tile.depth)
+        again = raw_sbuf[0 : block.again]
+    else:
+        raw_sbuf = load_filters(operands, geometry, (m_tile.k0, m_tile.kn), (block.c0, block.channels), taps)
+        again = raw_sbuf[:, 0 : block.again]
     if block.again > 0:
-        nisa.memset(dst=raw_sbuf[:, 0 : block.again], value=0.0, engine=nisa.engine.gpsimd)
+        nisa.memset(dst=again, value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
 
 
@@ -125,18 +128,6 @@ def in_order(raw_sbuf, geometry, c0, ledger, by_tap=False):
         else:
             copy_balanced(dst, src, ledger)
     return found_sbuf
-
-
-def load_backwards(operands, geometry, block):
-    """Load all taps of a slot of a K tile of a transposed convolution's filter: [depth * channels, outputs of a group,
-    rows, columns] in SBUF, one copy for each tap of a folded group."""
-    m_tile, k_tile = block.m_tile, block.k_tile
-    k = m_tile.k0 % (geometry.K // geometry.groups), m_tile.kn // m_tile.pack
-    c = k_tile.first_channel(block.slot), k_tile.cn
-    raw_sbuf = load_filters(operands, geometry, k, c, by_input=True, copies=k_tile.depth)
-    if block.again > 0:
-        nisa.memset(dst=raw_sbuf[0 : block.again], value=0.0, engine=nisa.engine.gpsimd)
-    return raw_sbuf
 
 
 def place_backwards(filters_sbuf, raw_sbuf, geometry, block, rows, groups, ledger, mask_sbuf):
@@ -179,8 +170,6 @@ def spread_groups(taps, mask_sbuf, wide_sbuf):
 #: Pieces to transpose between the sums of a block's planes of taps, or the copies that order its channels, and their
 #: first transpose: an engine that waits for a later block keeps the Tensor Engine waiting.
 SUMS_AHEAD, ORDER_AHEAD = 6, 2
-#: Loads of blocks that are not stationaries yet, by kind.
-LOADS = {BACKWARDS: load_backwards, READY: load_backwards, PLANES: load_planes_of_taps}
 
 
 class Filters:
@@ -230,7 +219,8 @@ class Filters:
         elif block.kind == DIAGONALS:  # by channel of x
             raw_sbuf = load_depthwise(operands, geometry, *block.k_tile[:2])
         else:
-            raw_sbuf = LOADS.get(block.kind, load_taps)(operands, geometry, block)
+            load = load_planes_of_taps if block.kind == PLANES else load_taps
+            raw_sbuf = load(operands, geometry, block)
         if block.kind == READY:
             self.tiles[block.place], raw_sbuf = [raw_sbuf], None
         self.raws.append(raw_sbuf)
@@ -306,7 +296,7 @@ class Filters:
             mask_sbuf = self._mask(block, raw_sbuf)
             place_backwards(whole_sbuf, raw_sbuf, geometry, block, rows, groups, self.ledger, mask_sbuf)
         elif block.kind == DIAGONALS:
-            whole_sbuf = make_diagonals(raw_sbuf, geometry)
+            whole_sbuf = depthwise_stationaries(raw_sbuf, geometry)
         elif block.kind != PACKED:
             self._transpose_taps(block, piece, raw_sbuf)
             return

@@ -16,12 +16,12 @@ from ....schedules.implicit_gemm import ALONE, KTile, stores_channels
 from ....schedules.implicit_gemm_products import XPlace, x_place
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
-from ....schedules.regions import offset_at, region_at
+from ....schedules.regions import region_at
 from ....schedules.tiles import BANK_COLUMNS, div_ceil, size_of, sumprod
-from ..._dma import copy, load_transposed
+from ..._dma import copy
 from ..._engines import copy_balanced
 from ..._prologue import load_x
-from ..call import of_array, scale_residual
+from ..call import of_array
 from ..filter_feed import transposed_bank
 from ..regions import clear_window, residual_of
 from .fp8 import load_paired, new_paired
@@ -140,20 +140,13 @@ def clear_beside(x_sbuf, geometry, x):
     clear(x_sbuf, max(left, min(wn, columns.size - w0 - (x.k_tile.depth - 1) * columns.dilation)), wn)
 
 
-def load_residual(operands, geometry, m_tile, out_tile, ledger):
+def load_residual(operands, geometry, m_tile, out_tile):
     """The residual of an output tile times beta, fp32 if beta is not 1; or None."""
-    if operands.residual is None:
-        return None
-    pairs, strides = div_ceil(out_tile.pn, m_tile.rows), geometry.y_strides
+    pairs, whole = div_ceil(out_tile.pn, m_tile.rows), whole_bank(m_tile, out_tile)
     shape = (m_tile.rows * m_tile.kn, out_tile.zn, pairs, out_tile.qn)
-    if stores_channels(geometry):
-        residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-        offset = offset_at(strides, (m_tile.k0, out_tile.z0, out_tile.p0, out_tile.q0))
-        load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
-        return scale_residual(residual_sbuf, operands.beta)
     ragged = (slice(None), slice(None), pairs - 1) if pairs * m_tile.rows > out_tile.pn else None
-    regions = regions_of_bank(strides, m_tile, out_tile, whole_bank(m_tile, out_tile))
-    return residual_of(operands, shape, regions, ragged)
+    regions = regions_of_bank(geometry.y_strides, m_tile, out_tile, whole)
+    return residual_of(operands, shape, regions, ragged, stores_channels(geometry))
 
 
 def regions_of_bank(strides, m_tile, out_tile, bank):

@@ -8,7 +8,7 @@ from ....schedules.tiles import cut_at, cut_into, div_ceil, transposes_of_bank
 from ..._dma import copy
 from ..._engines import copy_balanced
 from ..filter_feed import clear_words, tiles_in_turn, transpose_together, turn_forwards, turn_into
-from ..regions import load_depthwise, load_region, offset_at
+from ..regions import load_depthwise, load_filters, load_region, offset_at
 
 #: DMAs of the first filters, if they have many channels: a DMA of fewer partitions begins earlier.
 FIRST_DMAS = 2
@@ -88,10 +88,7 @@ class TransposedFilters(nl.NKIObject):
                     row = schedule.lead + u * schedule.V * rows.stride + r * rows.dilation
                     self._load_taps(z_sbuf, m_tile, u * m_tile[1], row, (r, rn), dmas)
             elif schedule.by_input:
-                raw_sbuf, strides = nl.ndarray((C, m_tile[1], rows.taps, taps), w_dtype, nl.sbuf), geometry.w_strides
-                pattern = [[strides[1], C], [strides[0], m_tile[1]], [strides[2], rows.taps], [strides[3], taps]]
-                offset = offset_at(strides, (m_tile[0], schedule.c0, 0, 0))
-                load_region(raw_sbuf, self.operands.w, (0, 0, 0, 0), pattern, offset)
+                raw_sbuf = load_filters(self.operands, geometry, m_tile, (schedule.c0, C), by_input=True)
             else:
                 raw_sbuf = nl.ndarray((m_tile[1], C, rows.taps, taps), dtype=w_dtype, buffer=nl.sbuf)
                 self._load_taps(raw_sbuf, m_tile, 0, 0, (0, rows.taps), dmas)
