@@ -15,7 +15,6 @@ from .cuts import axis_elements, cut_planes, home_tap, most_of, parts_for_cores,
 from .geometry import Axis, Geometry, num_taps, span
 from .tiles import (
     BANK_COLUMNS,
-    P_MAX,
     PARTS,
     Part,
     cut,
@@ -23,7 +22,6 @@ from .tiles import (
     cut_into,
     div_ceil,
     share,
-    slot_for,
     some_of,
     whole_words,
 )
@@ -44,8 +42,6 @@ BUSY_COLUMNS = 128
 FILTER_PARTS = 3
 #: Pieces of the first output tile's loads, if it has as many parts of sums.
 FIRST_PIECES = 6
-#: Bytes a partition of planes of X that a DMA loads, at least: more take longer than any trigger; of the first.
-DMA_BYTES, FIRST_BYTES = 4096, 512
 #: Bytes of a row of x's stationaries that a DMA loads for several rows, zeros included: few take about as long.
 RUN_BYTES = 256
 #: For depthwise problems, buffers of stationaries: one is filled while the other is used.
@@ -54,8 +50,8 @@ ROUND_BUFFERS = 2
 
 @dataclass(frozen=True)
 class XBox:
-    """Rows b .. b+bn-1 of blocks m .. m+mn-1 of planes z .. z+zn-1 of X at shift d, columns low .. high-1; x is
-    `moved` columns further."""
+    """Rows b .. b+bn-1 of blocks m .. m+mn-1 of all planes of X at shift d, columns low .. high-1; x is `moved` columns
+    further."""
 
     d: int
     low: int
@@ -65,8 +61,6 @@ class XBox:
     bn: int
     m: int
     mn: int
-    z: int
-    zn: int
 
 
 @dataclass(frozen=True)
@@ -121,12 +115,6 @@ class Stack:
     def parts(self) -> int:
         """Partitions of X."""
         return self.D * self.B * (self.kn if self.diagonal else self.geometry.C)
-
-    @cached_property
-    def places(self) -> range:
-        """The first partition of X, of output tiles in turn, with stationaries at each: so that all DMA engines load
-        the few channels that have an X of their own."""
-        return range(0, P_MAX - self.parts + 1, slot_for(self.parts)) if self.c0 > 0 else range(1)
 
     @property
     def step(self) -> int:
@@ -312,8 +300,7 @@ class Stack:
         return b, min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
 
     def x_pieces(self, lane: Lane, is_first: bool) -> Iterator[tuple[int, int, list[XBox]]]:
-        """Loads of an output tile's X by (first block, end): whole blocks in one for each shift and some
-        planes, others one by one."""
+        """Loads of an output tile's X by (first block, end): whole blocks in one for each shift, others one by one."""
         m0, begin, ends = lane[1].x0, 0, [lane[1].xn]
         if is_first:
             parts = self.parts_of(lane[0].bn, lane[1].bn)
@@ -321,28 +308,17 @@ class Stack:
             ends = [self.block_rows(sum(parts[sum(some) - 1])) for some in pieces]
         for end in ends:
             found, (first, last) = [], self.whole_blocks(m0 + begin, end - begin)
-            planes = self.planes_together(lane[0].xn, end - begin, is_first)
-            for own, (d, (low, high, moved)) in itertools.product(planes, enumerate(self.spans(lane[2].x0))):
+            for d, (low, high, moved) in enumerate(self.spans(lane[2].x0)):
                 if low >= high:
                     continue
                 if first < last:
-                    found.append(XBox(d, low, high, moved, 0, self.B, first, last - first, *own))
+                    found.append(XBox(d, low, high, moved, 0, self.B, first, last - first))
                 for m in (*range(m0 + begin, first), *range(max(last, m0 + begin), m0 + end)):
                     b, bn = self.rows_held(m)
                     if bn > 0:
-                        found.append(XBox(d, low, high, moved, b, bn, m, 1, *own))
+                        found.append(XBox(d, low, high, moved, b, bn, m, 1))
             yield m0 + begin, m0 + end, found
             begin = end
-
-    def planes_together(self, planes: int, blocks: int, is_first: bool) -> list[Part]:
-        """(first, count) of planes of X that a DMA loads, of so many blocks: of the first output tile from few on."""
-        found: list[Part] = []
-        z, num_bytes = 0, FIRST_BYTES if is_first else DMA_BYTES
-        while z < planes:
-            each = div_ceil(num_bytes, blocks * self.width * self.geometry.itemsize)
-            found.append((z, planes if self.diagonal else min(planes - z, each)))
-            z, num_bytes = sum(found[-1]), min(2 * num_bytes, DMA_BYTES)
-        return found
 
     # filters of one group: Z [(u, k), (c, plane), rows of the window, columns of taps]
 
@@ -428,7 +404,7 @@ class Stack:
     def x_bytes(self) -> int:
         """Bytes per partition of all buffers of X."""
         blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
-        return div_ceil(self.ring, len(self.places)) * blocks * self.width * self.geometry.itemsize
+        return self.ring * blocks * self.width * self.geometry.itemsize
 
 
 def loads_by_input(geometry: Geometry, kn: int) -> bool:

@@ -375,4 +375,3 @@ class StackedResidents(Residents):
         m_tile = self.order.index(self.steps[index][0]) + place
         self.filters.load(m_tile + 1)
         self.filters.place(m_tile)
-        self.filters.step = index

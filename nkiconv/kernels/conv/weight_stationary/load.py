@@ -8,7 +8,7 @@ from ....schedules.block_axes import plane_span, planes_of
 from ....schedules.block_schedule import banks_of
 from ....schedules.planes import misses_planes
 from ....schedules.regions import regions_of_x
-from ....schedules.tiles import div_ceil, size_of
+from ....schedules.tiles import size_of
 from ..._engines import book_vector
 from ..._prologue import load_region_of_x, load_x
 from ..filter_feed import clear_tile, tiles_in_turn
@@ -157,10 +157,7 @@ class StackedInputs(nl.NKIObject):
         self.operands, self.geometry, self.stack, self.issued = operands, geometry, stack, 0
         self.height = max(rows.xn for _, (_, rows, _) in self.loads)
         extents = max(1, *[planes.xn for _, (planes, _, _) in self.loads]) * self.height, stack.width
-        parts, every = stack.parts, stack.places
-        count = div_ceil(min(stack.ring, len(self.loads)), len(every))
-        whole = tiles_in_turn(count, (every[-1] + parts, *extents), operands.x_dtype)
-        self.tiles = [tile[first : first + parts] for tile in whole for first in every]
+        self.tiles = tiles_in_turn(min(stack.ring, len(self.loads)), (stack.parts, *extents), operands.x_dtype)
 
     def load(self, count):
         """Issue loads until there are `count`, or all; `clear` must precede the first.
@@ -236,7 +233,7 @@ class StackedInputs(nl.NKIObject):
         take a DMA for each plane or row."""
         geometry, stack, by_h = self.geometry, self.stack, self.geometry.x_strides[2]
         planes_sbuf = tile.reshape((tile.shape[0], tile.shape[1] // self.height, self.height, tile.shape[2]))
-        planes, counts = (plane_span(lane[0])[0] + region.z, region.zn), (region.mn, region.high - region.low)
+        planes, counts = plane_span(lane[0]), (region.mn, region.high - region.low)
         first = (region.m * stack.G + region.b - stack.top, region.low + region.moved)
         for place, pattern, offset, framed in regions_of_x(geometry, channels, planes, first, counts):
             ahead, (by_plane, zn) = [one for one in pattern[:-3] if one[1] > 1] or pattern[:1], pattern[-3]
@@ -249,7 +246,7 @@ class StackedInputs(nl.NKIObject):
             own += [[by_plane, zn]] if zn > 1 else []
             own += [[stack.G * by_h, region.mn], [geometry.x_strides[3], counts[1]]]
             for z, b in itertools.product(range(0, pattern[-3][1], zn), range(0, region.bn, bn)):
-                part, at = (region.d * stack.B + region.b + b) * channels[1] + place[0], region.z + place[1] + z
+                part, at = (region.d * stack.B + region.b + b) * channels[1] + place[0], place[1] + z
                 into, at = (planes_sbuf, [at]) if zn > 1 else (planes_sbuf[:, at], [])
                 there = (part, *at, region.m - lane[1].x0, region.low)
                 load_region_of_x(into, self.operands, there, own, offset + z * by_plane + b * by_h, framed)

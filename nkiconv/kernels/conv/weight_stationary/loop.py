@@ -103,7 +103,7 @@ class Core:
             every = [[self.new_sums(one, lanes, bank) for one in tile] for bank in some]
             for k_tile in range(len(x)):
                 for bank, sums in zip(some, every, strict=True):
-                    self.add_products(tile, bank.sweep, x, sums, k_tile, index)
+                    self.add_products(tile, bank.sweep, x, sums, k_tile)
             for bank, sums in zip(some, every, strict=True):
                 for place, one in enumerate(sums):
                     if one != None:
@@ -135,7 +135,7 @@ class Core:
         every = [(sweep, lane, found), *others] * len(schedule.k_tiles)
         return Sums(psum, blocks, every, started, 0 if started else fresh)
 
-    def add_products(self, tile, sweep, x, every, k_tile, index):
+    def add_products(self, tile, sweep, x, every, k_tile):
         """Add the products of a K tile of a step to the sums of each row tile of a bank; the row tiles work in
         parallel."""
         schedule = self.schedule
@@ -152,9 +152,6 @@ class Core:
                 moving = elements_met(x_sbuf, parts, product, [part.x0 for part in lane])
                 adds = sums.started and which >= sums.fresh
                 side = row_tile.first // schedule.rows, nl.tile_size.pmax // schedule.rows
-                if schedule.stack is not None:
-                    places = schedule.stack.every[k_tile].places
-                    side = index % len(places), len(places)
                 multiply(dst, of_array(stationary, self.operands), moving, adds, side)
                 sums.started = True
 

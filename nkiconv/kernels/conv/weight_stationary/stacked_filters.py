@@ -6,7 +6,6 @@ from ...._nki import nisa, nl
 from ....schedules.stacked_schedule import ROUND_BUFFERS, matrix_elements, reversed_rows, rows_of_run, runs_of
 from ....schedules.tiles import cut_at, cut_into, div_ceil, transposes_of_bank
 from ..._dma import copy
-from ..._engines import copy_balanced
 from ..filter_feed import clear_words, tiles_in_turn, transpose_together, turn_forwards, turn_into
 from ..regions import load_depthwise, load_filters, load_region, offset_at
 
@@ -29,8 +28,6 @@ class TransposedFilters(nl.NKIObject):
     def __init__(self, operands, geometry, schedule, m_tiles, ledger):
         self.operands, self.geometry, self.schedule, self.m_tiles = operands, geometry, schedule, m_tiles
         self.ledger, self.padded, self.ready = ledger, [], []
-        #: the step that stationaries are asked for
-        self.step = 0
         #: these filters, and those of the channels that have an X of their own
         self.every = [self]
         for rest in schedule.every[1:]:
@@ -65,8 +62,7 @@ class TransposedFilters(nl.NKIObject):
     def stationary(self, tile, k_tile, sweep, row_tile, product):
         """The stationary [(d, b, c), (u, k)] of a product of an M tile, by plane, group of columns of taps, phase,
         block of rows."""
-        ready = self.every[k_tile].ready[self.tiles[row_tile.k0]]
-        return ready[self.step % len(ready)][product.index]
+        return self.every[k_tile].ready[self.tiles[row_tile.k0]][product.index]
 
     def _load(self, count):
         """Load the filters of M tiles until there are `count`, or all. Z lacks filters that are placed on chip."""
@@ -129,12 +125,11 @@ class TransposedFilters(nl.NKIObject):
             transpose_together(dst, sources, geometry.itemsize, self.ledger)
 
     def _transpose(self, z_sbuf, kn):
-        """Stationaries [(d, b, c), (u, k)] of an M tile from its Z, at each place of X."""
+        """Stationaries [(d, b, c), (u, k)] of an M tile from its Z."""
         schedule, geometry = self.schedule, self.geometry
         B, C, T, item, slots = schedule.B, geometry.C, geometry.planes.taps, geometry.itemsize, schedule.filter_slots
         width, count = schedule.U * kn // slots, schedule.num_filters
-        places, parts = schedule.places, schedule.parts
-        filters_sbuf = nl.ndarray((places[-1] + parts, count * slots, width), dtype=z_sbuf.dtype, buffer=nl.sbuf)
+        filters_sbuf = nl.ndarray((schedule.parts, count * slots, width), dtype=z_sbuf.dtype, buffer=nl.sbuf)
         for first, dn, transposes in schedule.filter_banks(transposes_of_bank(width, item)):
             sources = []
             for t, row, s in transposes:
@@ -142,14 +137,9 @@ class TransposedFilters(nl.NKIObject):
                 sources.append(channels[0:width, 0:C, row : row + B, s : s + dn].permute((0, 3, 2, 1)))
             own_sbuf = filters_sbuf[0 : dn * B * C, first * slots : first * slots + len(sources), 0:width]
             transpose_together(own_sbuf, sources, item, self.ledger)
-        for first in places[1:]:
-            copy_balanced(filters_sbuf[first : first + parts], filters_sbuf[0:parts], self.ledger)
-        filters_sbuf = filters_sbuf.reshape((places[-1] + parts, count, slots * width))
-        groups = list(enumerate(schedule.filter_groups()))
-        return [
-            [filters_sbuf[first : first + dn * B * C, index, 0 : slots * width] for index, (_, _, dn) in groups]
-            for first in places
-        ]
+        filters_sbuf = filters_sbuf.reshape((schedule.parts, count, slots * width))
+        groups = enumerate(schedule.filter_groups())
+        return [filters_sbuf[0 : dn * B * C, index, 0 : slots * width] for index, (_, _, dn) in groups]
 
 
 class ToeplitzFilters(nl.NKIObject):
