@@ -3,15 +3,13 @@
 import importlib
 import inspect
 import re
-from pathlib import Path
 
 import pytest
-from commands import process
+from commands import ROOT, process
 
 import nkiconv
 from nkiconv.tools.tables.support import signatures
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Modules whose functions say what they return and raise; the last one's raise what the simulator's rules say.
 MODULES = ("nkiconv", "nkiconv.pytorch", "nkiconv.pytorch.nn", "nkiconv.simulator", "nkiconv.simulator.isa")
 

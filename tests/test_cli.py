@@ -201,6 +201,12 @@ CASE = "nkl_n1_c16_w512_s7"
 CELL = st.text("abc=,()0123456789.", min_size=1, max_size=40)
 
 
+def lines_of(grid, width):
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    grid.show(screen)
+    return screen.file.getvalue().splitlines()
+
+
 @pytest.mark.cover(3)
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 300])
 @given(rows=st.lists(st.tuples(CELL, CELL, st.integers(0, 10**9)), min_size=1, max_size=4))
@@ -208,9 +214,7 @@ def test_no_character_is_lost(width, rows):
     grid = Grid("numbers", ("case", "settings", "us"), ("case", "settings"))
     for name, settings, number in rows:
         grid.add(name, settings, f"{number:,}")
-    screen = Console(file=io.StringIO(), width=width, color_system=None)
-    grid.show(screen)
-    lines = screen.file.getvalue().splitlines()
+    lines = lines_of(grid, width)
     assert max(map(len, lines)) <= width
     shown, held = Counter("".join(lines)), Counter("".join("".join(row) for row in grid.rows))
     assert not held - shown
@@ -219,20 +223,14 @@ def test_no_character_is_lost(width, rows):
         assert any(f"{number:,}" in line for line in lines)
 
 
-def test_a_column_with_room_gives_it_to_a_word_that_would_break():
+def test_where_words_break():
+    """A column with room gives it to a word that would; one longer than a column goes on after a dot."""
     grid = Grid("shapes", ("case", "who", "us"), ("case", "who"))
     grid.add("a_case_of_27_characters_now", "a layer of a model, of two words", "1.0")
-    screen = Console(file=io.StringIO(), width=48, color_system=None)
-    grid.show(screen)
-    assert "a_case_of_27_characters_now" in screen.file.getvalue()
-
-
-def test_a_word_longer_than_a_column_goes_on_after_a_dot():
+    assert any("a_case_of_27_characters_now" in line for line in lines_of(grid, 48))
     grid = Grid("layers", ("layer", "us"), ("layer",))
     grid.add("encoder.mid_block.resnets.0.conv1 +5 more", "1.0")
-    screen = Console(file=io.StringIO(), width=30, color_system=None)
-    grid.show(screen)
-    lines = [line.split("  ")[0].strip() for line in screen.file.getvalue().splitlines()]
+    lines = [line.split("  ")[0].strip() for line in lines_of(grid, 30)]
     assert lines[4:7] == ["encoder.mid_block.", "resnets.0.conv1 +5 more", ""]
 
 

@@ -4,11 +4,9 @@ between which plans change, its tables, and what is refused.
 
 import csv
 import dataclasses
-import functools
 import json
 
 import pytest
-import shell
 from shell import done, run
 
 import nkiconv
@@ -112,17 +110,12 @@ SHAPES = [
 ]
 
 
-@pytest.fixture
-def any_search(monkeypatch):
+@pytest.mark.cover(6)
+@pytest.mark.parametrize(("options", "problem"), SHAPES, ids=[options for options, _ in SHAPES])
+def test_plans_of_shapes(options, problem, monkeypatch):
     """Every problem has the plan of one: what options say is looked at, not what a search finds."""
     plan = nkiconv.plan(ConvProblem(**ROW_IS, groups=16), algorithms=("vector",))
     monkeypatch.setattr(entry, "search", lambda request, **_: dataclasses.replace(plan, problem=request.problem))
-
-
-@pytest.mark.cover(6)
-@pytest.mark.usefixtures("any_search")
-@pytest.mark.parametrize(("options", "problem"), SHAPES, ids=[options for options, _ in SHAPES])
-def test_plans_of_shapes(options, problem):
     [found] = json.loads(run("plan", *options.split(), "--json").stdout)["rows"]
     assert ConvProblem(**{name: _tuples(value) for name, value in found["problem"].items()}) == problem
 
@@ -132,8 +125,6 @@ def _tuples(value):
 
 
 # Sweeps: `nkiconv crossover`.
-
-
 SMALL = Sweep(vary="S", values=(3,), C=2, W=16)
 
 
@@ -221,18 +212,15 @@ def test_markdown_and_csv(fake, tmp_path):
 LINE = ("--vary", "S", "--values", "4,1", "--C", 16, "--W", 64)
 
 
-swept = functools.partial(shell.done, "crossover")
-
-
 def test_the_table():
-    result = swept(*LINE)
+    result = done("crossover", *LINE)
     for text in ("plans by S: N=1 C=16 W=64, bf16, causal", "modelled", "x copy", "runner-up", "x best", "bound by"):
         assert text in result.output
     assert " up to S=" in result.output or "throughout" in result.output
 
 
 def test_json_csv_and_the_cache(plans, tmp_path):
-    found = json.loads(swept(*LINE, "--csv", "sweep.csv", "--json").stdout)
+    found = json.loads(done("crossover", *LINE, "--csv", "sweep.csv", "--json").stdout)
     assert found["sweep"]["values"] == [1, 4]
     asked = [point for point in found["rows"] if not point["between"]]
     assert [(point["S"], point["C"], point["pad_left"]) for point in asked] == [(1, 16, 0), (4, 16, 3)]

@@ -1,17 +1,15 @@
 """`nkiconv plan-model`: every convolution of a model once, its plan, the sum; what stays; and bad input by name."""
 
 import json
-from pathlib import Path
 
 import pytest
-from commands import process
+from commands import ROOT, process
 from shell import done, run
 
 import nkiconv
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans", "plainly", "unadvised")]
-ROOT = Path(__file__).resolve().parents[1]
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 #: Two convolutions of one shape, one of another, one that is transposed, one that stays, one that nobody calls.
 MODEL = """

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 from shell import run
 
 from nkiconv import cases
@@ -21,7 +22,6 @@ from nkiconv.tools.cli.kernels import KernelCall
 
 pytestmark = pytest.mark.simulator_only
 
-ROOT = Path(__file__).resolve().parents[1]
 KERNELS = """
 import os, signal, time
 import nki, nki.isa as nisa, nki.language as nl

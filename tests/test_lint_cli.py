@@ -4,16 +4,15 @@ judged: all that kernels reach, in their file and in others; one name for severa
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from commands import ROOT
 from lint_calls import HEAD, findings, found_at, places, write
 from shell import run
 
 from nkiconv.lint import RULES, lint
 from nkiconv.tools.cli import app
 
-ROOT = Path(__file__).resolve().parents[1]
 #: The version whose rules BAD breaks.
 PARSED = ("--nki", "0.6")
 BAD = HEAD + "@nki.jit\ndef kernel(x):\n    if x is True:\n        raise x\n    return x\n"
@@ -138,7 +137,7 @@ def test_rules_are_listed():
 
 def test_every_rule_has_a_snippet():
     """Each id stands in a table of the tests, so none is untested."""
-    tables = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("test_lint_*.py")))
+    tables = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").glob("test_lint_*.py")))
     assert [rule for rule in RULES if f'"{rule}"' not in tables] == []
 
 

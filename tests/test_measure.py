@@ -360,13 +360,7 @@ LACKING = [
 @pytest.mark.cover(3, keep=["nothing", "simulator", "trn1"])
 @pytest.mark.parametrize(("changes", "expected"), [row[1:] for row in LACKING], ids=[row[0] for row in LACKING])
 def test_what_a_machine_lacks_has_a_name(monkeypatch, tmp_path, changes, expected):
-    found = lacking(monkeypatch, tmp_path, **changes)
-    assert len(found) == len(expected)
-    assert all(error.startswith(start) for error, start in zip(found, expected, strict=True)), found
-
-
-def lacking(monkeypatch, tmp_path, **changes):
-    """What `_lacking` says of a machine that has everything but for the changes."""
+    """Of one that has everything but for the changes."""
     packages = tuple(
         doctor.Package(name, "a test", "1", changes.get(name, doctor.INSTALLED))
         for name in ("torch", "torch-neuronx", "nki", "neuronx-cc")
@@ -381,4 +375,6 @@ def lacking(monkeypatch, tmp_path, **changes):
     monkeypatch.setattr(torch_neuron, "PRODUCT", product)
     for name in [name for name in changes if name.startswith("NEURON_")]:
         monkeypatch.setenv(name, changes[name])
-    return [str(error) for error in torch_neuron._lacking(2)]
+    lacking = [str(error) for error in torch_neuron._lacking(2)]
+    assert len(lacking) == len(expected)
+    assert all(error.startswith(start) for error, start in zip(lacking, expected, strict=True)), lacking

@@ -1,11 +1,11 @@
 """The float64 references against torch and by hand, and the bounds' constants; every activation has its function."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import ROOT
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from isa_tiles import result
@@ -197,9 +197,6 @@ def test_fp32_evaluation_stays_within_the_bound(name):
     sums = z.astype(np.float64)
     limit = bounds.epilogue_bound(1, np.zeros_like(sums), sums, "fp32", activation=name)
     assert_within_limit(actual, epilogue_ref(sums, activation=name), limit)
-
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_the_page_lists_them():

@@ -6,7 +6,7 @@ import pickle
 import fused_models as fm
 import pytest
 import torch
-from chained import C, assert_gradients, assert_same, calls, drawn, hooked, image, made, terms_of, told
+from chained import C, assert_gradients, assert_same, calls, close, drawn, hooked, image, made, terms_of, told
 from fused_sequences import ConformerModule, Delta, ShortConv
 from torch import nn
 from torch.nn import functional as F
@@ -411,7 +411,7 @@ def test_what_stays(name):
             with torch.no_grad():
                 found.append(tree_leaves(one(sign * inputs[0], *(other.clone() for other in inputs[1:]))))
         for one, other in zip(*found, strict=True):
-            assert (one - other).abs().max() <= 8 * terms_of(model) * 2.0**-24 * max(1, other.abs().max())
+            assert close(one, other, terms_of(model))
 
 
 @pytest.mark.parametrize(("make", "why"), [
