@@ -15,7 +15,6 @@ from ..rules import CONV2D_DTYPES, KERNEL_DTYPES
 from ..schedules.depthwise import Options, RowGeometry
 from ..schedules.depthwise_algorithms import unsupported_reason
 from ..schedules.options import PROLOGUE_ARGUMENTS
-from ..schedules.row_copies import copies_of, rows_of
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import clock
@@ -62,8 +61,7 @@ class DepthwiseConv1d(Operation):
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         geometry = geometry_of(request.problem, times, request.asked.chunks)
         geometry = replace(geometry, prologue=prologue_of(request.asked))
-        options = options_of(request.problem, request.asked)
-        return Shape(rows_of(geometry, copies_of(geometry, options)), options, rates)
+        return Shape(geometry, options_of(request.problem, request.asked), rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         return unsupported_reason(algorithm, shape.geometry, shape.options, config)

@@ -34,6 +34,7 @@ from .banded import (
 )
 from .depthwise import Options, RowGeometry, arrival_ns, gate_ns, inputs_of, part_most, shards_of
 from .prices import Busy, Prices, array_end_ns, rows_ns
+from .row_copies import copied
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
@@ -229,6 +230,7 @@ class _Work(NamedTuple):
 
 def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, target: Target) -> float:
     """ns of a core, about, with the matmuls on zeros that pay."""
+    geometry, copies_ns = copied(geometry, options, target)
     tiles = _tiles(geometry, blocks)
     if not tiles:
         return 0.0
@@ -271,7 +273,7 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     share = busy.streamed / max(SURE * max(work_ns, *others), target.window_ns)
     work_ns = array_end_ns(target, start_ns, work_ns, share) - start_ns
     busy_ns: float = sum(max(0.0, one) ** POWER for one in (work_ns, *others)) ** (1 / POWER)
-    return start_ns + busy_ns + end_ns
+    return copies_ns + start_ns + busy_ns + end_ns
 
 
 #: Most tiles of a part that a bound reads; of more tiles these many stand for all.

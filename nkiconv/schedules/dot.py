@@ -20,6 +20,7 @@ from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
 from .depthwise import Options, RowGeometry, gate_bytes, input_unsupported
 from .prices import Prices
+from .row_copies import copied
 from .settings import Config, Settings, count, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, cut_at, div_ceil
 
@@ -199,6 +200,7 @@ def warm_up_of(target: Target) -> int:
 
 def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target: Target) -> float:
     """ns of a core: its units one after the other, each as long as its busiest engine."""
+    geometry, copies_ns = copied(geometry, options, target)
     fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
     tiles = sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
     units, groups = div_ceil(tiles, PARTS) * plan.chunks, min(plan.taps, geometry.C)
@@ -209,4 +211,4 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target:
     tensor_ns += slots * Prices(target, geometry).transpose_ns()
     # Vector masks channels and sums channels and lags
     vector_ns = products * (2 * plan.channels + plan.lags) * target.vector_ns
-    return float(ENDS_NS + units * max(tensor_ns, vector_ns))
+    return float(copies_ns + ENDS_NS + units * max(tensor_ns, vector_ns))

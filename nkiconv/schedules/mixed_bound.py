@@ -16,6 +16,7 @@ from .mixed import MixedPiece, MixedSchedule, MixedSettings, complete, cut_piece
 from .options import Epilogue
 from .prices import Busy, Prices, rows_ns, total_ns
 from .recipes import Recipe, vector_steps, work_of
+from .row_copies import copied
 from .rows import run_length, tile_count, tile_list
 from .tiles import PARTS, div_ceil
 
@@ -27,6 +28,7 @@ LOOKED_AT = 12
 
 def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, target: Target) -> float:
     """ns of a core, about."""
+    geometry, copies_ns = copied(geometry, options, target)
     tiles, epilogue = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), options.epilogue
     if not tiles:
         return 0.0
@@ -58,7 +60,7 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: MixedSchedule, targe
     stored_ns = _stored_ns(geometry, epilogue, target, last.rows, pieces[-1].qn)
     end_ns = _last_ns(pieces[-1], target) + target.hop_dma_ns + target.first_packet_ns + stored_ns + target.dma_end_ns
     hidden_ns = begin_ns - target.first_packet_ns + stored_ns
-    return total_ns(target, begin_ns, hidden_ns, busy, end_ns, made_ns=made_ns)
+    return copies_ns + total_ns(target, begin_ns, hidden_ns, busy, end_ns, made_ns=made_ns)
 
 
 def _loaded_ns(geometry: RowGeometry, target: Target, rows: int, columns: int) -> float:

@@ -12,6 +12,9 @@ from .depthwise import Options, RowGeometry
 from .relayout import Transposed, copies_ns, to_pixels, to_rows
 from .tiles import PARTS, div_ceil
 
+#: Algorithms that read and write channels that are neighbours without copies.
+OWN = ("update",)
+
 
 @dataclass(frozen=True)
 class RowCopies:
@@ -24,8 +27,10 @@ class RowCopies:
 
 
 @functools.lru_cache(maxsize=256)
-def copies_of(geometry: RowGeometry, options: Options) -> RowCopies:
-    """The copies of a problem; y and the residual are both copied or neither."""
+def copies_of(algorithm: str, geometry: RowGeometry, options: Options) -> RowCopies:
+    """The copies of a problem for an algorithm; y and the residual are both copied or neither."""
+    if algorithm in OWN:
+        return RowCopies((), (), ())
     N, C, Q, item = geometry.N, geometry.C, geometry.Q, options.epilogue.y_itemsize
     of_x, of_y = (C * len(geometry.chunks), N, 1, geometry.W), (C, N, 1, Q)
     x_strides, y_strides = (geometry.x_c, geometry.x_n, 0, geometry.x_w), (geometry.y_c, geometry.y_n, 0, geometry.y_q)
@@ -42,9 +47,22 @@ def pays(parts: tuple[Transposed, ...], shape: tuple[int, ...], strides: tuple[i
     if strides[0] != 1 or strides[3] == 1 or shape[0] == 1 or shape[3] == 1:
         return False
     target = Target.of(Rates())
-    copied_ns = target.round_trip_ns + copies_ns(target, list(parts))
+    copied_ns = parts_ns(target, parts)
     engines = min(target.dma_engines, div_ceil(shape[0] * shape[1], PARTS * target.rows_an_engine))
     return copied_ns < math.prod(shape) * target.run_ns(item) / (PARTS * engines)
+
+
+def parts_ns(target: Target, parts: tuple[Transposed, ...]) -> float:
+    """ns of a copy, which another one or an algorithm waits for; 0 without one."""
+    return target.round_trip_ns + copies_ns(target, list(parts)) if parts else 0.0
+
+
+def copied(geometry: RowGeometry, options: Options, target: Target) -> tuple[RowGeometry, float]:
+    """(the RowGeometry of an algorithm that needs copies, ns of these)."""
+    if geometry.x_w == geometry.y_q == 1:
+        return geometry, 0.0
+    copies = copies_of("", geometry, options)
+    return rows_of(geometry, copies), sum(parts_ns(target, one) for one in vars(copies).values())
 
 
 def rows_of(geometry: RowGeometry, copies: RowCopies) -> RowGeometry:

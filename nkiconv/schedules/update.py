@@ -256,9 +256,7 @@ def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> fl
     bands_ns = kinds * columns * (target.vector_fixed_ns + plan.pieces * width * element_ns)
     read_ns = plan.pieces * (target.vector_fixed_ns + width * columns * (target.vector_ns + target.scalar_ns) / 2)
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
-    loaded, stored = inputs_of(geometry) * width * geometry.W, width * columns
-    runs_ns = target.row_ns(loaded, geometry.x_w, item) + target.row_ns(stored, geometry.y_q, item)
-    dma_ns = target.rows_an_engine * runs_ns
+    dma_ns = target.rows_an_engine * traffic_ns(geometry, width, target)
     tile_ns = max(array_ns, (bands_ns / plan.image_tiles + read_ns + moved_ns) / 2, dma_ns)
     return float(TENSOR_ENDS_NS + taps_ns + dma_ns + plan.image_tiles * div_ceil(every, groups) * tile_ns)
 
@@ -272,9 +270,19 @@ def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, tar
     met = sum(taps_met(geometry, *source, q)[1] for q in range(geometry.Q) for source in sources)
     # GpSimd, half as fast, takes two thirds of the products, and Vector the others and all sums
     products = 4 / 3 * (geometry.S * geometry.Q if options.strict_nonfinite else met)
-    length, item = plan.tiles[0].block.length, geometry.itemsize
+    length = plan.tiles[0].block.length
     work_ns = (2 * geometry.Q + VECTOR_INSTRUCTIONS) * div_ceil(len(plan.tiles), PARTS) * target.vector_fixed_ns
     work_ns += geometry.N * length * (products * target.vector_ns + geometry.W * gate_ns(geometry, target))
-    rows_ns = inputs_of(geometry) * target.row_ns(length * geometry.W, geometry.x_w, item)
-    rows_ns += target.row_ns(length * geometry.Q, geometry.y_q, item)
-    return float(VECTOR_ENDS_NS + target.rows_an_engine * geometry.N * rows_ns + work_ns)
+    return float(VECTOR_ENDS_NS + target.rows_an_engine * geometry.N * traffic_ns(geometry, length, target) + work_ns)
+
+
+def traffic_ns(geometry: RowGeometry, channels: int, target: Target) -> float:
+    """ns of a DMA engine for the x, with its factor, and the y of so many channels of an image."""
+    rows = (geometry.W, geometry.x_c, geometry.x_w), (geometry.Q, geometry.y_c, geometry.y_q)
+    x_ns, y_ns = (
+        size * target.run_ns(channels * geometry.itemsize)
+        if c_step == 1 < step
+        else target.row_ns(channels * size, step, geometry.itemsize)
+        for size, c_step, step in rows
+    )
+    return inputs_of(geometry) * x_ns + y_ns

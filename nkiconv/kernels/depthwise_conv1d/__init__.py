@@ -20,8 +20,7 @@ LOOPS = {"banded": banded, "mixed": convolve_rows, "vector": convolve_rows, "dot
 
 
 def run_algorithm(algorithm, tensors, geometry, options, config):
-    """Write y by the algorithm, or for None by that of the least bound; refused if it does not run the problem."""
-    algorithm = default_of(geometry, options) if algorithm is None else algorithm
+    """Write y by the algorithm; refused if it does not run the problem."""
     refuse(unsupported_reason(algorithm, geometry, options, config))
     LOOPS[algorithm](tensors, geometry, options, ALGORITHMS[algorithm].plan(geometry, options, config))
 
@@ -94,14 +93,14 @@ def depthwise_conv1d_implicit_gemm(
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, perms, flipped, chunks)
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape)
-    item = itemsize_of(y_dtype)
-    epilogue = read_epilogue(activation, bias, residual, residual_position, item, geometry.chunks)
+    epilogue = read_epilogue(activation, bias, residual, residual_position, itemsize_of(y_dtype), geometry.chunks)
     if initial_state is not None or return_final_state:
         check_state(initial_state, img_ref, geometry.axis, geometry.N, geometry.C)
     options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     geometry, prologue = with_prologue(geometry, img_ref, x_scale, x_shift, x_activation)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    geometry, copies, x, y, added = with_copies(geometry, options, img_ref, y_hbm, residual)
+    algorithm = default_of(geometry, options) if algorithm is None else algorithm
+    geometry, copies, x, y, added = with_copies(algorithm, geometry, options, img_ref, y_hbm, residual)
     tensors = tensors_of(geometry, x, filter_ref, y, bias, added, initial_state, prologue=prologue)
     final = (final_state(tensors, geometry),) if return_final_state else ()
     run_algorithm(algorithm, tensors, geometry, options, config)

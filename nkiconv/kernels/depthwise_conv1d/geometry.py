@@ -26,10 +26,10 @@ def with_prologue(geometry, img_ref, x_scale, x_shift, x_activation):
     return replace(geometry, prologue=prologue), PrologueOperands(prologue, x_scale, x_shift, image_planes=1)
 
 
-def with_copies(geometry, options, x, y, residual):
+def with_copies(algorithm, geometry, options, x, y, residual):
     """(RowGeometry, RowCopies, x, y, residual) for an algorithm: copies in HBM of x and the residual, and rows for y,
     or the tensors themselves."""
-    copies = copies_of(geometry, options)
+    copies = copies_of(algorithm, geometry, options)
     if copies.x:
         x = rows_copy([x], copies.x)
     if copies.residual:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..._nki import nisa
+from ..._nki import nisa, nl
 from ...schedules.channels import full_rows, row_runs
 from ...schedules.depthwise import chunk_start, gate_of, residual_places
 from .._dma import copy, load
@@ -46,6 +46,18 @@ class Rows:
         """The offset in HBM of an element of (image, channel)."""
         return self.start + n * self.steps[0] + c * self.steps[1] + (element - self.low) * self.steps[2]
 
+    @property
+    def by_channel(self):
+        """Whether neighbouring channels are closer in HBM than neighbouring elements."""
+        return self.size > 1 and self.steps[1] < self.steps[2]
+
+    def tile(self, lead):
+        """A tile [*lead, elements] in SBUF whose last two axes, channels and elements, are stored in HBM's order."""
+        if not self.by_channel:
+            return nl.ndarray((*lead, self.size), dtype=self.dtype, buffer=nl.sbuf)
+        *outer, channels = lead
+        return in_order(nl.ndarray((*outer, self.size, channels), dtype=self.dtype, buffer=nl.sbuf))
+
     def region(self, pattern, n, c, element):
         """An access pattern from (image, channel, element) on."""
         return self.hbm.ap(pattern=pattern, offset=self.offset(n, c, element))
@@ -61,6 +73,12 @@ class Rows:
     def move(self, tile, pattern, n, c, element, is_store):
         """Store or load a view of SBUF."""
         (self.store if is_store else self.load)(tile, pattern, n, c, element)
+
+    def move_tile(self, view, pattern, n, c, element, is_store=False):
+        """Store or load a view [.., channels, elements] of a tile in HBM's order."""
+        if self.by_channel:
+            view, pattern = in_order(view), [*pattern[:-2], *pattern[:-3:-1]]
+        self.move(view, pattern, n, c, element, is_store)
 
 
 @dataclass
@@ -96,6 +114,12 @@ class RowTensors:
     def gates(self, tiles):
         """The pending products of tiles of the sources; [] for x alone."""
         return gates_of(tiles, self.is_sigmoid)
+
+
+def in_order(view):
+    """The view with its last two axes exchanged."""
+    *outer, before, last = range(len(view.shape))
+    return view.permute((*outer, last, before))
 
 
 def tensors_of(geometry, x, w, y, bias=None, residual=None, state=None, sums=None, prologue=None):

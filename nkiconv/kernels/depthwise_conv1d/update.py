@@ -122,7 +122,7 @@ def load_tile(rows, plan, tile, fills=True):
     """
     partitions, width = plan.pieces * plan.pitch if plan.pieces > 1 else tile.nn, rows.size
     start, channels = channels_of(plan, tile)
-    tile_sbuf = nl.ndarray((partitions, channels, width), dtype=rows.dtype, buffer=nl.sbuf)
+    tile_sbuf = rows.tile((partitions, channels))
     between = min(plan.pitch, partitions) - tile.nn if fills else 0
     for h in range(plan.pieces):
         row = h * plan.pitch
@@ -130,7 +130,7 @@ def load_tile(rows, plan, tile, fills=True):
             if count > 0:
                 pattern = [[step, count], [rows.steps[1], channels], [rows.steps[2], width]]
                 dst = tile_sbuf[first : first + count, 0:channels, 0:width]
-                rows.load(dst, pattern, tile.n0, row_start(tile.block, h) + start, rows.low)
+                rows.move_tile(dst, pattern, tile.n0, row_start(tile.block, h) + start, rows.low)
     return tile_sbuf
 
 
@@ -143,7 +143,8 @@ def store_tile(y_sbuf, rows, plan, tile):
         skip = own - c - channels_of(plan, tile)[0]
         if skip < channels:
             pattern = [[rows.steps[0], tile.nn], [rows.steps[1], channels - skip], [rows.steps[2], columns]]
-            rows.store(y_sbuf[row : row + tile.nn, skip:channels, 0:columns], pattern, tile.n0, own, 0)
+            here = y_sbuf[row : row + tile.nn, skip:channels, 0:columns]
+            rows.move_tile(here, pattern, tile.n0, own, 0, is_store=True)
 
 
 def band_tile(run, index):
@@ -183,7 +184,7 @@ def multiply_tile(run, options, tile, loaded, warm):
             bands = bands_sbuf[0:contraction, g, 0 : plan.pieces, 0:size]
             multiply(sums_psum[0:rows, g, 0 : plan.pieces, 0:size], stationary, bands, started or kind > 0)
     added = [None if one is None else load_tile(one, plan, tile, False) for one in (tensors.bias, tensors.residual)]
-    y_sbuf = nl.ndarray((rows, channels_of(plan, tile)[1], Q), dtype=tensors.y.dtype, buffer=nl.sbuf)
+    y_sbuf = tensors.y.tile((rows, channels_of(plan, tile)[1]))
     for h in range(plan.pieces):
         images = slice(h * plan.pitch, h * plan.pitch + tile.nn)
         on_vector = plan.vector_reads and not h % plan.vector_reads
@@ -288,8 +289,7 @@ def load_vector_tile(tensors, tile, before):
         found[name] = None if rows is None else before[name] if kept and tile.n0 > 0 and before else None
         if rows is not None and found[name] is None:
             block, nn = tile.block, 1 if kept else tile.nn
-            shape = (div_ceil(block.count, block.length), nn, block.length, rows.size)
-            found[name] = nl.ndarray(shape, dtype=rows.dtype, buffer=nl.sbuf)
+            found[name] = rows.tile((div_ceil(block.count, block.length), nn, block.length))
             transfer(found[name], rows, tile, False)
     found["gates"] = [] if tensors.gate is None else tensors.gates([found["x"], found["gate"]])
     return found
@@ -307,7 +307,7 @@ def transfer(tile_sbuf, rows, tile, is_store):
         if count > 0:
             part_sbuf = tile_sbuf[row : row + count, 0:images, first:length, 0:width]
             pattern = [[length * by_channel, count], [by_image, images], [by_channel, length - first], [step, width]]
-            rows.move(part_sbuf, pattern, tile.n0, row_start(tile.block, row) + first, rows.low, is_store)
+            rows.move_tile(part_sbuf, pattern, tile.n0, row_start(tile.block, row) + first, rows.low, is_store)
 
 
 def sum_vector_tile(tensors, geometry, options, tile, loaded, ledger):
@@ -328,11 +328,9 @@ def sum_vector_tile(tensors, geometry, options, tile, loaded, ledger):
             else:
                 book_vector(ledger, size_of(before.shape[1:]))
                 nisa.tensor_reduce(dst=column, op=nl.add, data=before, axis=3)
-    y_sbuf = nl.ndarray(sums_sbuf.shape, dtype=tensors.y.dtype, buffer=nl.sbuf)
-    flat = (rows, images, length * Q)
+    y_sbuf = tensors.y.tile((rows, images, length))
     bias = None if bias is None else bias.broadcast(1, images).broadcast(3, Q)
-    residual = None if residual is None else residual.reshape(flat)
-    evacuate(y_sbuf.reshape(flat), sums_sbuf.reshape(flat), bias, residual, options.epilogue, nisa.engine.vector)
+    evacuate(y_sbuf, sums_sbuf, bias, residual, options.epilogue, nisa.engine.vector)
     transfer(y_sbuf, tensors.y, tile, True)
 
 
