@@ -8,7 +8,7 @@ from typing import Any
 from ..simulator.timing.target import Target
 from .channel_pieces import parts_of
 from .cuts import Outputs, axis_elements, window_of
-from .depthwise_blocks import MATRICES, BlockSchedule
+from .depthwise_blocks import BlockSchedule
 from .geometry import Geometry, filter_rows, is_transposed, num_phases, num_taps, writes_rows
 from .moving_filters import num_transposes
 from .options import Options
@@ -163,8 +163,8 @@ class Bound(Prices):
         return float(div_ceil(item.qn, plan.width) * (sums_ns + others_ns))
 
     def blocks(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine, which waits for x or a round of matrices, of evacuation by Vector and Scalar, and of
-        DMA or the triggers of matrices; each core has half of the channels. The Tensor Engine makes those of NHWC."""
+        """ns of the Tensor Engine, which waits for x or matrices, of evacuation by Vector and Scalar, and of DMA; each
+        core has half of the channels. The Tensor Engine makes the matrices of NHWC."""
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
         channels, of_windows, of_rows, of_images = settings.channels, *map(len, plan.cuts)
@@ -193,7 +193,7 @@ class Bound(Prices):
         sums, apart = channels * steps * sums, self.options.epilogue.bias
         read_ns = self.read_ns(channels * steps, sums, apart)
         read_ns += transposes * parts * target.vector_ns / READERS
-        rounds, size, together = max(1.0, tiles) / settings.together, plan.matrix_size, channels * settings.together
+        rounds, size = max(1.0, tiles), plan.matrix_size
         if plan.by_pixels:
             # the core with more K tiles of an odd number
             uneven = div_ceil(plan.num_items, PARTS) * PARTS / plan.num_items if len(plan.chunks) > 1 else 1.0
@@ -201,16 +201,12 @@ class Bound(Prices):
             if tiles < 1 and steps / tiles % PARTS > 0:  # cores have half of an item's channels each
                 x_ns += (self.moved_ns(x, x_run / PARTS, parts) - x_ns) * tiles / steps
                 y_ns += (self.moved_ns(y, channels / PARTS, y_parts, y_item) - y_ns) * tiles / steps
-            lines, items = div_ceil(together, P_MAX), max(1.0, steps)
-            made_ns = size * lines * self.transpose_ns(together / lines)
-            copied_ns = size * together * target.copy_ns(geometry.itemsize) / READERS
+            lines, items = div_ceil(channels, P_MAX), max(1.0, steps)
+            made_ns = size * lines * self.transpose_ns(channels / lines)
+            copied_ns = size * channels * target.copy_ns(geometry.itemsize) / READERS
             # x of the first item is loaded before any matmul, y of the last stored after all
             array_ns += (rounds - 1) * made_ns + max(made_ns, copied_ns, x_ns / items) + y_ns / items
             return array_ns, read_ns + rounds * copied_ns, x_ns + y_ns
-        # a DMA for each place of a block or for all, after the last matmuls that read their buffer
-        triggers_ns = (1 if settings.staged else plan.size) * (target.static_issue_ns + target.hop_dma_ns)
-        matrices_ns = self.moved_ns(size * plan.size * together, size, plan.size, geometry.itemsize)
-        # of the first round, and of those that wait for a buffer
-        waits = 1.0 + max(0.0, rounds - MATRICES)
-        array_ns += max(waits * (triggers_ns + matrices_ns), (x_ns + y_ns) / max(1.0, steps))
-        return array_ns, read_ns, max(x_ns + y_ns + rounds * matrices_ns, rounds * triggers_ns)
+        matrices_ns = self.moved_ns(size * plan.size * channels, size, plan.size, geometry.itemsize)
+        array_ns += max(matrices_ns, (x_ns + y_ns) / max(1.0, steps))
+        return array_ns, read_ns, x_ns + y_ns + rounds * matrices_ns

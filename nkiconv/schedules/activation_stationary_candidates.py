@@ -33,9 +33,9 @@ DEPTHS = 2
 #: ns of the bound above which equal steps run as a device loop, whose stores wait for each other; rotations of the
 #: circular buffer tried for its body.
 LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
-#: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile, tiles of blocks in
-#: rotation, bytes a partition of a round's matrices; sizes of blocks whose other settings are tried together.
-WINDOWS, HEIGHTS, CHANNELS, BUFFERS, MATRICES_BYTES, SIZES = 10, 4, (8, 16, 32, 64, 128), (4, 2), 32_768, 6
+#: Tried for depthwise problems: windows of a row of y, heights of blocks, channels of a K tile; sizes of blocks whose
+#: other settings are tried together.
+WINDOWS, HEIGHTS, CHANNELS, SIZES = 10, 4, (8, 16, 32, 64, 128), 6
 
 #: The schedules of this algorithm.
 Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
@@ -121,17 +121,12 @@ def candidates(
     if unsupported_reason(geometry, options, config) != "":
         return
     if kind is DepthwiseSettings:
-        sizes, buffers = least(sizes_of(geometry, given), blocks), values_of(given, "buffers", BUFFERS)
+        sizes = least(sizes_of(geometry, given), blocks)
         for first in range(0, len(sizes), SIZES):
             every = [[*shares_of(geometry, given, size)] for _, size in sizes[first : first + SIZES]]
             # if the smallest settings of a size do not fit, no others do
-            smallest = (min(ones, key=lambda one: (one.channels, one.together)) for ones in every)
-            every = [
-                ones for ones, one in zip(every, smallest, strict=True) if fits(replace(one, buffers=min(buffers)))
-            ]
-            for ns, one in least(itertools.chain(*every), blocks):  # the bound is the same for all buffers
-                found = (replace(one, buffers=number) for number in buffers)
-                yield from ((ns, each) for each in found if fits(each))
+            every = [ones for ones in every if fits(min(ones, key=lambda one: one.channels))]
+            yield from ((ns, one) for ns, one in least(itertools.chain(*every), blocks) if fits(one))
     elif kind is RowSettings:
         fitting = filter(None, (least(same, whole) for same in rows_tried(geometry, given)))
         deepest = itertools.chain(*itertools.islice(fitting, DEPTHS))
@@ -234,19 +229,12 @@ def sizes_of(geometry: Geometry, given: dict[str, Any]) -> Iterator[DepthwiseSet
                         beside = max(1, min(windows, P_MAX // (below * images)))
                         beside = div_ceil(windows, div_ceil(windows, beside))
                     sizes = {"rows": height, "columns": columns, "beside": beside, "below": below}
-                    share_of = {"images": images, "channels": some, "together": 1, "buffers": BUFFERS[0]}
-                    yield DepthwiseSettings(**{**sizes, **share_of, "staged": False, **given})
+                    yield DepthwiseSettings(**{**sizes, "images": images, "channels": some, **given})
 
 
 def shares_of(geometry: Geometry, given: dict[str, Any], size: DepthwiseSettings) -> Iterator[DepthwiseSettings]:
-    """Settings of a size of blocks with channels of a K tile, equal for both cores, and even rounds of matrices;
-    buffers are provisional."""
+    """Settings of a size of blocks with channels of a K tile, equal for both cores."""
     mine, pixels = div_ceil(geometry.C, PARTS), is_transposed(geometry)
     whole = {mine, div_ceil(mine, 2), *(one for one in CHANNELS if one < mine)} | ({geometry.C} if pixels else set())
-    matrix = div_ceil(window_of(geometry.rows, size.rows // geometry.rows.stride), size.rows) * size.rows
-    matrix *= window_of(geometry.columns, size.columns) * geometry.itemsize
     for channels in values_of(given, "channels", {one for one in whole if pixels or one <= P_MAX}):
-        rounds = div_ceil(mine, channels)
-        most = div_ceil(rounds, div_ceil(rounds, max(1, MATRICES_BYTES // (matrix * channels))))
-        for together in values_of(given, "together", {1, div_ceil(most, 2), most}):
-            yield replace(size, channels=channels, together=together)
+        yield replace(size, channels=channels)

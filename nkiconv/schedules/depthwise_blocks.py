@@ -31,11 +31,11 @@ from typing import Any
 from .cuts import most_of, window_of
 from .geometry import Axis, Geometry, is_transposed, num_phases, num_taps
 from .options import Options
-from .settings import ALL, BY_SHAPE, Settings, count, double, flag, half
+from .settings import BY_SHAPE, Settings, count, double, half
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil
 
-#: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes.
-MATRICES, FRAMED, RAWS = 2, 2, 2
+#: Rotating buffers for: blocks; Toeplitz matrices; zero-padded planes; raw planes.
+BLOCKS, MATRICES, FRAMED, RAWS = 3, 3, 2, 2
 #: Columns of a matmul of NHWC, at least, five of which fill a bank: as many keep the Tensor Engine at its full rate.
 LEAST_COLUMNS = BANK_COLUMNS // 5
 #: Channels of a transpose that makes matrices of NHWC, at least, zeros among them, for the same reason.
@@ -49,7 +49,7 @@ class DepthwiseSettings(Settings):
     """Settings of depthwise conv2d; beside * below * images is at most 128."""
 
     algorithm = "activation_stationary"
-    tried = ("buffers", "channels", "rows", "staged")
+    tried = ("channels", "rows")
     keeps = "blocks, matrices and results"
     instead = "fewer images and channels of a block"
 
@@ -59,9 +59,6 @@ class DepthwiseSettings(Settings):
     below: int = count("blocks of a column in a matmul", 1, P_MAX)
     images: int = count("images in a matmul", 1, P_MAX)
     channels: int = count("channels of a K tile; for NCHW at most 128", 1, CHANNELS_MOST, near=(half, double))
-    together: int = count("K tiles whose matrices are loaded together", 1, CHANNELS_MOST, default=1)
-    buffers: int = count("tiles of blocks in rotation", 2, 16, default=2, near=(2, 3, 4, 5))
-    staged: bool = flag("NCHW: one DMA a round loads matrices, from a copy of filters in HBM", near=ALL)
 
 
 @dataclass(frozen=True)
@@ -123,11 +120,6 @@ class BlockSchedule:
             width = window_width(columns, settings.columns, True)
             found |= {"width": width, "pitch": max(pitch, max(ends) * columns.stride)}
         vars(self).update(found, spans=spans, bank=bank)
-
-    @property
-    def together(self) -> int:
-        """K tiles whose matrices are loaded together."""
-        return min(self.settings.together, div_ceil(len(self.chunks), PARTS))
 
     @property
     def size(self) -> int:
@@ -203,26 +195,17 @@ class BlockSchedule:
             return (together * item.windows[1], self.out_rows, self.columns, cn)
         return (together, cn, self.out_rows, self.geometry.columns.out)
 
-    def rounds(self, first: int, last: int) -> list[Part]:
-        """(first channel, channels) of each round: K tiles of first .. last whose matrices are loaded together."""
-        found = []
-        for number in range(first, last + 1, self.together):
-            c0, (end, cn) = self.chunks[number][0], self.chunks[min(last, number + self.together - 1)]
-            found.append((c0, end + cn - c0))
-        return found
-
-    def lines(self, rounds: Sequence[Part]) -> list[Part]:
-        """(first channel, channels) of tiles of sequences of some rounds. The Tensor Engine reads channels from
-        partition 0 on, and each round has its own; DMAs read any."""
-        every = rounds if self.by_pixels else [(rounds[0][0], sum(rounds[-1]) - rounds[0][0])]
+    def lines(self, chunks: Sequence[Part]) -> list[Part]:
+        """(first channel, channels) of tiles of sequences of neighbouring K tiles. The Tensor Engine reads channels
+        from partition 0 on, and each K tile has its own; DMAs read any."""
+        every = chunks if self.by_pixels else [(chunks[0][0], sum(chunks[-1]) - chunks[0][0])]
         return [(c0 + c, count) for c0, cn in every for c, count in cut_at(cn, P_MAX)]
 
     @property
     def matrix_tiles(self) -> Part:
-        """(tiles that rounds of matrices rotate through, channels of one tile); one tile if a core of two has one
-        round."""
-        rounds = div_ceil(div_ceil(len(self.chunks), PARTS), self.together)
-        return min(MATRICES, rounds), self.together * most_of(self.chunks)
+        """(tiles that matrices of K tiles rotate through, channels of one tile); one tile if a core of two has one K
+        tile."""
+        return min(MATRICES, div_ceil(len(self.chunks), PARTS)), most_of(self.chunks)
 
     def place_of(self, place: int) -> int:
         """The offset of a place of a block, its pixels in row order, in the sequence of its filter."""
@@ -253,10 +236,10 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
     item, y_item, most = geometry.itemsize, options.epilogue.y_itemsize, 0
     tiles, most_channels = plan.matrix_tiles
     fixed = tiles * math.prod(plan.matrices_shape(most_channels)) * item
-    fixed += len(plan.lines(plan.rounds(0, len(plan.chunks) - 1))) * (plan.line_length + num_taps(geometry)) * item
+    fixed += len(plan.lines(plan.chunks)) * (plan.line_length + num_taps(geometry)) * item
     fixed += 4 * (MATRICES * most_channels if options.epilogue.bias else 0) + 2 * P_MAX
     for one in plan.items:
-        x = plan.settings.buffers * math.prod(plan.x_shape(one)[1:])
+        x = BLOCKS * math.prod(plan.x_shape(one)[1:])
         if not plan.by_pixels:
             (_, height, width), groups = plan.framed_shape(one), div_ceil(one.images[1], images_together(one))
             x += groups * height * (FRAMED * width + RAWS * geometry.columns.size)
@@ -280,10 +263,10 @@ def blocks_of(geometry: Geometry, settings: DepthwiseSettings) -> tuple[BlockSch
             f"config beside={settings.beside}, below={settings.below}, images={settings.images}: their product must be "
             f"at most {P_MAX}; use fewer"
         )
-    if (settings.beside > 1 or settings.channels > P_MAX) if disjoint else settings.staged:
+    if disjoint and (settings.beside > 1 or settings.channels > P_MAX):
         return None, (
-            f"config beside={settings.beside}, channels={settings.channels}, staged={settings.staged}: planes (NCHW) "
-            f"take beside=1 and at most {P_MAX} channels, contiguous channels (NHWC) staged=False; use these"
+            f"config beside={settings.beside}, channels={settings.channels}: planes (NCHW) take beside=1 and at most "
+            f"{P_MAX} channels; use these"
         )
     least = least_columns(columns, disjoint)
     if settings.columns < least:

@@ -195,14 +195,10 @@ _DEPTHWISE = {
     "three banks": (depthwise(4, N=2, H=16, W=90, R=3, S=3, padding=SAME), {"columns": 6, "rows": 14}),
     "strides and bands": (depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
         {"columns": 3, "rows": 4, "below": 2}),
-    "bands": (_CUT, {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2}),
-    "rounds": (_CUT.replace(layout="NCHW"),
-        {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4}),
-    "staged": (_CUT.replace(layout="NCHW", C=262, K=262, groups=262, N=2),
-        {"rows": 4, "columns": 9, "below": 3, "images": 2, "channels": 30, "together": 2, "staged": True}),
-    "staged, gaps": (IMAGES["gaps, stride"], {"staged": True}),
-    "odd planes": (
-        _CUT, {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9, "together": 2, "buffers": 3}),
+    "bands": (_CUT, {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40}),
+    "matrices in rotation": (_CUT.replace(layout="NCHW", C=262, K=262, groups=262, N=2),
+        {"rows": 4, "columns": 9, "below": 3, "images": 2, "channels": 30}),
+    "odd planes": (_CUT, {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9}),
     "windows as wide as cut": (
         depthwise(5, N=2, H=20, W=9, R=3, S=3, padding=SAME, layout="NHWC"), {"columns": 8, "rows": 16}),
     # of 9 channels 14 images go on the partitions together, of 10 twelve, which are fewer partitions

@@ -12,9 +12,8 @@ them, the elements of the Toeplitz matrices of all taps are elements of a sequen
 
 The sequences are made in SBUF, a channel a partition. For NHWC, where DMA of x binds and a core has many channels, the
 Tensor Engine makes the matrices: column (k, p, q) of all channels is the transpose of the places that a block reads of
-their sequences. For NCHW, where it binds itself, DMAs of windows make them: a partition reads the sequence in reverse
-from a place of its own, one run for a channel has all k, the last first, and one DMA fills a partition for many
-channels; with `staged` it reads a copy of the sequences in HBM, and fills all partitions.
+their sequences. For NCHW, where it binds itself, a DMA from a copy of the sequences in HBM makes those of a K tile: a
+partition reads a sequence in reverse from a place of its own, one run for a channel has all k, the last first.
 """
 
 import itertools
@@ -24,20 +23,19 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import places_inside
-from ....schedules.depthwise_blocks import FRAMED, LEAST_CHANNELS, RAWS, WARM_UP, front_of, images_together
+from ....schedules.depthwise_blocks import BLOCKS, FRAMED, LEAST_CHANNELS, RAWS, WARM_UP, front_of, images_together
 from ....schedules.tiles import (
     BANK_COLUMNS,
     cut,
     cut_at,
     div_ceil,
-    parts_of_images,
     share,
     size_of,
     some_of,
     transposes_of_bank,
     whole_words,
 )
-from ..._dma import copy
+from ..._dma import copy, load
 from ..._engines import copy_balanced, copy_by_vector, is_16bit
 from ..._epilogue import evacuate, load_bias_rows
 from ..._prologue import load_x
@@ -64,24 +62,22 @@ class BlockCore(Core):
     """The loop of a core over output tiles of blocks.
 
     items: all of the core's; buffers: of x by blocks; taps: filters in memory order and zeros for their sequences,
-    lines: their sequences, of at most 128 channels each; rounds: (first channel, count) of matrices in SBUF together;
-    matrices: (matrices, biases) of each round that was begun; planes: Planes of each item whose load has started, into
-    raws.
+    lines: their sequences, of at most 128 channels each, and of NCHW in HBM; matrices: (matrices, biases) of each K
+    tile that was begun; planes: Planes of each item whose load has started, into raws.
     """
 
     def tiles(self, items):
         """Output tiles of items, as `run` takes them."""
         plan, operands, self.items = self.plan, self.operands, items
         shape = tuple(map(max, zip(*map(plan.x_shape, items))))
-        self.buffers = [Buffer(one) for one in tiles_in_turn(plan.settings.buffers, shape, operands.x_dtype)]
-        self.rounds, (count, channels) = plan.rounds(items[0].chunk, items[-1].chunk), plan.matrix_tiles
+        self.buffers = [Buffer(one) for one in tiles_in_turn(BLOCKS, shape, operands.x_dtype)]
+        self.chunks, (count, channels) = plan.chunks[items[0].chunk : items[-1].chunk + 1], plan.matrix_tiles
         self.matrix_tiles = tiles_in_turn(count, (shape[0], *plan.matrices_shape(channels)), operands.w_dtype)
-        self.taps, self.lines, self.matrices = [self.load_taps(*part) for part in plan.lines(self.rounds)], [], []
+        self.taps, self.lines, self.matrices = [self.load_taps(*part) for part in plan.lines(self.chunks)], [], []
         warm_up(self.zeros_sbuf, WARM_UP, 1)
-        if plan.settings.staged:
-            lines = sum(cn for _, cn in self.rounds), plan.line_length
-            self.lines_hbm = nl.ndarray(lines, dtype=operands.w_dtype, buffer=nl.private_hbm)
         if not plan.by_pixels:
+            lines = sum(cn for _, cn in self.chunks), plan.line_length
+            self.lines_hbm = nl.ndarray(lines, dtype=operands.w_dtype, buffer=nl.private_hbm)
             self.start_planes()
         for index, item in enumerate(items):
             yield from self.item_tiles(index, item, self.load_ahead(index) + self.matrices_for(index))
@@ -139,9 +135,9 @@ class BlockCore(Core):
         """A bank of sums of a span and some channels (first, count), as `run` takes it: a product for each of the
         blocks below each other; evacuated into a tile of results."""
         plan, (c, count), below, (height, width) = self.plan, piece, self.plan.below(item), self.plan.bank
-        number, (q, qn), parts = self.round_of(item), span.columns, results[0].shape[0]
+        number, (q, qn), parts = self.number_of(item), span.columns, results[0].shape[0]
         (matrices, bias_sbuf), down, on = self.matrices[number], self.geometry.rows.stride, self.geometry.columns.stride
-        c0 = item.channels[0] - self.rounds[number][0] + c
+        c0 = item.channels[0] - self.chunks[number][0] + c
         acc_psum = nl.ndarray((parts, count, height, width), dtype=nl.float32, buffer=nl.psum)
 
         def products(_):
@@ -269,32 +265,32 @@ class BlockCore(Core):
             job()
         return self.next_matrices(ahead)
 
-    def round_of(self, item):
-        """The number of the round that has an item's matrices."""
-        return (item.chunk - self.items[0].chunk) // self.plan.together
+    def number_of(self, item):
+        """The number of an item's K tile among the core's."""
+        return item.chunk - self.items[0].chunk
 
     def next_matrices(self, index):
         """Start the loads of the matrices of item number `index`, or return background work that makes them; if that
         was done before, do nothing."""
         number, tiles, plan, jobs = len(self.matrices), self.matrix_tiles, self.plan, []
-        if number > self.round_of(self.items[index]):
+        if number > self.number_of(self.items[index]):
             return jobs
-        (c0, cn), tile_sbuf = self.rounds[number], tiles[number % len(tiles)]
+        (c0, cn), tile_sbuf = self.chunks[number], tiles[number % len(tiles)]
         if plan.by_pixels:
             matrices, jobs = tile_sbuf[0 : plan.size], self.matrix_jobs(tile_sbuf, cn)
             if number < len(tiles) and plan.bank[1] > plan.sums:  # matmuls read columns after the last matrix
                 nisa.memset(dst=matrices[:, plan.matrix_size :], value=0.0, engine=nisa.engine.vector)
         else:
-            matrices = self.load_matrices(tile_sbuf, c0 - self.rounds[0][0], cn)
+            matrices = self.load_matrices(tile_sbuf, c0 - self.chunks[0][0], cn)
         self.matrices.append((matrices, load_bias_rows(self.operands.bias, c0, cn)))
         return jobs
 
     def lines_until(self, count):
-        """Make the first `count` tiles of the filters' sequences, and write those of `staged` to HBM."""
+        """Make the first `count` tiles of the filters' sequences, and write those of NCHW to HBM."""
         for tap in self.taps[len(self.lines) : count]:
             done, line_sbuf = len(self.lines) * nl.tile_size.pmax, self.line_of(*tap)
             self.lines.append(line_sbuf)
-            if self.plan.settings.staged:
+            if not self.plan.by_pixels:
                 copy(self.lines_hbm[done : done + line_sbuf.shape[0]], line_sbuf)
 
     def line_of(self, w_sbuf, line_sbuf):
@@ -317,22 +313,15 @@ class BlockCore(Core):
         return line_sbuf
 
     def load_matrices(self, tile_sbuf, at, cn):
-        """Start the loads of `cn` channels' matrices, from channel `at` of `lines` on, into a tile [places, c, run];
+        """Start the load of `cn` channels' matrices, from channel `at` of `lines` on, into a tile [places, c, run];
         returns them as [places, c, rows, pitch]."""
-        plan, P_MAX, length, run = self.plan, nl.tile_size.pmax, self.plan.line_length, self.plan.matrix_size
-        self.lines_until((at + cn - 1) // P_MAX + 1)
-        start = length - 1 - run
-        if plan.settings.staged:
-            rows, columns = self.geometry.rows.lhs_dilation * plan.pitch, self.geometry.columns.lhs_dilation
-            pattern = [[-rows, plan.rows], [-columns, plan.width], [length, cn], [1, run]]
-            src = self.lines_hbm.ap(pattern=pattern, offset=at * length + start - plan.place_of(0))
-            copy(tile_sbuf[0 : plan.size, 0:cn, 0:run], src)
-        else:
-            for place, (line, done, count) in itertools.product(range(plan.size), parts_of_images(at, cn, P_MAX)):
-                offset = (at + done) % P_MAX * length + start - plan.place_of(place)
-                src = self.lines[line].ap(pattern=[[length, count], [1, 1], [1, run]], offset=offset)
-                copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
-        return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn, plan.settings.rows, plan.pitch))
+        plan, length, run = self.plan, self.plan.line_length, self.plan.matrix_size
+        self.lines_until((at + cn - 1) // nl.tile_size.pmax + 1)
+        rows, columns = self.geometry.rows.lhs_dilation * plan.pitch, self.geometry.columns.lhs_dilation
+        pattern = [[-rows, plan.rows], [-columns, plan.width], [length, cn], [1, run]]
+        matrices = tile_sbuf[0 : plan.size, 0:cn, 0:run]
+        load(matrices, self.lines_hbm, pattern, (at + 1) * length - 1 - run - plan.place_of(0))
+        return matrices.reshape((plan.size, cn, plan.settings.rows, plan.pitch))
 
     def matrix_jobs(self, tile_sbuf, cn):
         """Background work that makes the matrices of the next `cn` channels in a tile [places, column, c], a bank
