@@ -182,28 +182,7 @@ def stacked_least(
     all sizes with some rest and outputs."""
     rows, columns, prices = geometry.rows, geometry.columns, Prices(target, geometry, options)
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
-    y_item = options.epilogue.y_itemsize
     transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns
-
-    def columns_of(U: int, V: int) -> int:
-        """Columns of a core's sums of an M tile, of one of the V rows of y on a partition."""
-        return div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
-
-    @cache
-    def array_ns(U: int, V: int) -> float:
-        """ns of a tap's sums, of all M tiles."""
-        return div_ceil(geometry.K, P_MAX // U) * V * met * prices.matmul_ns(columns_of(U, V))
-
-    @cache
-    def stored_ns(U: int, V: int) -> float:
-        """ns of DMA of y, and of a residual."""
-        elements, lines = geometry.K * out * rows.out * columns.out / PARTS, rows.out if U == 1 else V
-        return (1 + options.residual) * prices.moved_ns(elements, lines * columns.out, itemsize=y_item)
-
-    @cache
-    def evacuated_ns(U: int, V: int) -> float:
-        """ns of evacuation of all M tiles' sums."""
-        return div_ceil(geometry.K, P_MAX // U) * prices.read_ns(0, V * columns_of(U, V))
 
     @cache
     def loaded_ns(parts: int, blocks: int, together: bool) -> float:
@@ -213,30 +192,33 @@ def stacked_least(
         return prices.moved_ns(parts * size * blocks * columns.size, run, parts)
 
     @cache
-    def filters_ns(U: int, way: str) -> float:
-        """ns of DMA of an M tile's filters."""
-        kn = geometry.K // div_ceil(geometry.K, P_MAX // U)
-        return filters_moved_ns(prices, kn, U, way == "straight", U == 1)
+    def fixed(U: int, V: int, way: str) -> tuple[float, Busy, float, float]:
+        """(ns of a tap's sums, the Busy besides products and loads of x, both of all M tiles; ns until the first
+        filters are loaded, and transposed and copied)."""
+        m_tiles, lines = div_ceil(geometry.K, P_MAX // U), rows.out if U == 1 else V
+        kn, mine = geometry.K // m_tiles, div_ceil(out * div_ceil(rows.out, U * V), PARTS) * columns.out
+        filters_ns, y = filters_moved_ns(prices, kn, U, way == "straight", U == 1), geometry.K * out * rows.out / PARTS
+        stored_ns = prices.moved_ns(y * columns.out, lines * columns.out, itemsize=options.epilogue.y_itemsize)
+        busy = Busy(read=m_tiles * prices.read_ns(0, V * mine))
+        busy.dma = m_tiles * filters_ns + (1 + options.residual) * stored_ns
+        begin_ns = target.first_load_ns + filters_ns
+        made_ns = begin_ns + transposed_ns + U * kn * target.copy_ns(geometry.itemsize)
+        return m_tiles * V * met * prices.matmul_ns(mine), busy, begin_ns, made_ns
 
-    def whole_ns(U: int, V: int, way: str, products_ns: float, x_ns: float) -> float:
-        """ns from the first DMA to the last. The first sums wait for the first filters, transposed and copied."""
-        m_tiles = div_ceil(geometry.K, P_MAX // U)
-        begin_ns, dma_ns = target.first_load_ns + filters_ns(U, way), m_tiles * filters_ns(U, way)
-        made_ns = begin_ns + transposed_ns + U * (geometry.K // m_tiles) * target.copy_ns(geometry.itemsize)
-        busy = Busy(products_ns, products_ns, evacuated_ns(U, V), dma=dma_ns + x_ns + stored_ns(U, V))
-        moved_ns, end_ns = begin_ns - target.first_packet_ns, target.last_store_ns
-        return total_ns(target, begin_ns, moved_ns, busy, end_ns, made_ns=made_ns)
+    def whole_ns(U: int, V: int, way: str, products: int, x_ns: float) -> float:
+        """ns from the first DMA to the last, of so many products of a row of y on a partition."""
+        tap_ns, others, begin_ns, made_ns = fixed(U, V, way)
+        busy = Busy(products * tap_ns, products * tap_ns, others.read, dma=others.dma + x_ns)
+        hidden_ns = begin_ns - target.first_packet_ns
+        return total_ns(target, begin_ns, hidden_ns, busy, target.last_store_ns, made_ns=made_ns)
 
     def found(sizes: Sizes, packed: list[Packed], way: str) -> float:
-        U, V, products_ns, x_ns = sizes[2], sizes[3], 0.0, 0.0
-        for parts, D, G, blocks, products in packed:
-            products_ns += products * array_ns(U, V)
-            x_ns += loaded_ns(parts, blocks, D == G == 1)
-        return whole_ns(U, V, way, products_ns, x_ns)
+        x_ns = sum(loaded_ns(parts, blocks, D == G == 1) for parts, D, G, blocks, _ in packed)
+        return whole_ns(*sizes[2:4], way, sum(one[4] for one in packed), x_ns)
 
     def of_outputs(rest: int, U: int, V: int) -> float:
         products = div_ceil(window_of(rows, (U - 1) * V + 1) * columns.taps, P_MAX // max(1, geometry.C - rest))
-        return min(whole_ns(U, V, way, (products + (rest > 0)) * array_ns(U, V), 0.0) for way in stacked.WAYS)
+        return min(whole_ns(U, V, way, products + (rest > 0), 0.0) for way in stacked.WAYS)
 
     return found, of_outputs
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...schedules import activation_stationary_candidates, implicit_gemm_candidates
+from ...schedules import activation_stationary_candidates, implicit_gemm_candidates, weight_stationary_candidates
 from ...schedules.activation_stationary import settings_of
 from ...schedules.conv_algorithms import fills_partitions, plan_of, seen_by
 from ...schedules.geometry import num_phases, num_taps
@@ -26,7 +27,7 @@ from ...schedules.planes import (
 from ...schedules.relayout import plain_of, relayout_ns
 from ...schedules.settings import Settings
 from ...schedules.tiles import PARTS, div_ceil
-from ...schedules.weight_stationary_candidates import FAMILIES, SIZES_OF_BLOCKS, candidates
+from ...schedules.weight_stationary_candidates import FAMILIES, SIZES_OF_BLOCKS
 from ...simulator.hardware import PARTITIONS
 from ..clock import NEAR
 from ..request import Config
@@ -45,16 +46,17 @@ class ConvAlgorithm(Algorithm):
 
     name: str
     #: (bound, settings) of a plain problem
-    candidates: Callable[..., Iterator[tuple[float, Any]]]
+    candidates: Callable[..., Iterable[tuple[float, Any]]]
 
     def settings_of(self, shape: Shape, config: Config) -> type[Settings]:
         """The settings' dataclass."""
         raise NotImplementedError
 
-    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
+    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterable[tuple[float, Any]]:
         """(bound without copies, complete settings) that agree with a config and run, the least bound first; those
         above `most_ns` may be left out."""
-        return self.candidates(shape.target, plain_of(self.name, shape.geometry), shape.options, config, most_ns)
+        geometry = seen_by(self.name, shape.geometry, None)
+        return self.candidates(shape.target, geometry, shape.options, config, most_ns)
 
     def starts(self, shape: Shape, wide: bool) -> list[Config]:
         """The starts of a search, for the problem that the algorithm has."""
@@ -99,7 +101,7 @@ class ConvAlgorithm(Algorithm):
 
     @once
     def _first(self, shape: Shape, config: Config, most_ns: float) -> tuple[float, Any] | None:
-        return next(self.tried(shape, config, most_ns), None)
+        return next(iter(self.tried(shape, config, most_ns)), None)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found, folded = self.starts(shape, wide), self._folded(shape)
@@ -200,6 +202,7 @@ class OfBlocks(ConvAlgorithm):
     def __init__(self, name: str, most: int, near: float, order: tuple[str, ...]) -> None:
         """most: most candidates that are timed. near: their largest ratio to the least bound."""
         self.name, self.timed, self.order, self.turn = name, (most, near), order, 2 * (name == "stacked")
+        self.candidates = functools.partial(weight_stationary_candidates.candidates, name)
 
     def guesses(self, shape: Shape, most_ns: float = math.inf) -> list[Guess]:
         if self._folded(shape) is not None:
@@ -207,7 +210,7 @@ class OfBlocks(ConvAlgorithm):
         if self.name == "stacked" and fills_partitions(shape.geometry):
             return []
         most, near = self.timed
-        found = self._least(shape, None, most_ns)[:most]
+        found = self.tried(shape, None, most_ns)[:most]
         copies_ns = relayout_ns(shape.target, self.name, shape.geometry, shape.options)
         return [Guess(one.pairs, copies_ns + ns) for ns, one in found if ns <= near * found[0][0]]
 
@@ -215,22 +218,16 @@ class OfBlocks(ConvAlgorithm):
         kind: type[Settings] = FAMILIES[self.name].settings_class(shape.geometry, config)
         return kind
 
-    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> Iterator[tuple[float, Any]]:
-        return iter(self._least(shape, config, most_ns))
+    @once
+    def tried(self, shape: Shape, config: Config, most_ns: float = math.inf) -> list[tuple[float, Any]]:
+        return list(super().tried(shape, config, most_ns))
 
     def neighbours(self, shape: Shape, config: Config) -> list[Config]:
         complete = self.complete(shape, config)
-        every = self._least(shape, None, math.inf)
+        every = self.tried(shape, None)
         sizes = [tuple(pair for pair in one.pairs if pair[0] in self.order) for _, one in every]
         others = [with_settings(complete, **dict(one)) for one in dict.fromkeys(sizes) if one]
         return [*self.settings_of(shape, complete).near(complete), *(one for one in others if one != complete)]
-
-    @once
-    def _least(self, shape: Shape, config: Config, most_ns: float) -> list[tuple[float, Any]]:
-        """(bound, settings) of candidates that agree with a config, the least first; those above `most_ns` may be left
-        out."""
-        geometry = seen_by(self.name, shape.geometry, None)
-        return candidates(self.name, shape.target, geometry, shape.options, config, most_ns)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
