@@ -12,7 +12,7 @@ from typing import Any
 from .. import rules
 from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
-from ..kernels.gradients import TABLE, conv_weight_gradient
+from ..kernels.gradients import conv_weight_gradient
 from ..kernels.gradients.depthwise_conv1d import (
     depthwise_conv1d_weight_gradient,
     gradient_geometry,
@@ -21,6 +21,7 @@ from ..kernels.gradients.depthwise_conv1d import (
 )
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
+from ..schedules.gradient_algorithms import plan_of
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .conv import geometry_of, letters_of
@@ -93,8 +94,7 @@ class ConvWeight(_FilterGradient):
         return Shape(dataclasses.replace(geometry, times=times), request.asked.bias, rates)
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
-        find, _ = TABLE[algorithm]
-        return str(find(shape.geometry, config, shape.options)[1])
+        return str(plan_of(algorithm, shape.geometry, config, shape.options)[1])
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return letters_of((shape.whole or shape).geometry, self.volumes)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .blocks import (
     BLOCK_BYTES,
@@ -40,12 +39,12 @@ from .blocks import (
     taps_beside,
     units_of_tile,
 )
-from .blocks_schedule import CHAIN, SUMS_BYTES, BlocksSchedule, build, gathered_bytes
+from .blocks_schedule import CHAIN, SUMS_BYTES, build, gathered_bytes
 from .blocks_transposes import RAWS_LEAST, RUN_BYTES, gang_of, gy_as_x, member_of, spacing_of
 from .cuts import window_of
 from .geometry import Geometry, num_taps
 from .prices import Prices, transposing_ns
-from .settings import Config, declarations, once_a_config, values_of
+from .settings import Config, declarations, values_of
 from .tables import Table, ceil, dma_ns, joined, some, table
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
@@ -63,28 +62,17 @@ EXPOSED = 0.1
 SPARE = 6
 
 
-def plan(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedule | None, str]:
-    """As `build`, with a config's open settings filled in by the best candidate."""
-    return build(geometry, chosen(geometry, config, bias), bias)
-
-
-@once_a_config
-def chosen(geometry: Geometry, config: Config, bias: bool) -> Config:
-    """The config completed by the best candidate that fits; itself if no candidate does."""
-    if config_unsupported(geometry, config, bias) or len(config or ()) == len(declarations(BlocksSettings)):
-        return config
-    found = candidates(Target.of(Rates()), geometry, dict(config or ()), 1, bias)
-    return found[0][1] if found else config
-
-
 def candidates(
-    target: Target, geometry: Geometry, given: Mapping[str, Any], count: int, bias: bool
-) -> list[tuple[float, Config]]:
-    """(ns, config) of the `count` candidates of least time that hold the given settings and fit. geometry: of x and gy
-    in memory."""
+    target: Target, geometry: Geometry, config: Config, count: int, bias: bool
+) -> list[tuple[float, BlocksSettings]]:
+    """(ns, settings) of the `count` candidates of least time that hold the given settings and fit; [] if the config is
+    refused. geometry: of x and gy in memory."""
+    if config_unsupported(geometry, config, bias):
+        return []
+    given = dict(config or ())
     every = (0, LINES, TRANSPOSED, GY_TRANSPOSED) if given.get("side", 1) == 1 else (0,)
     places = values_of(given, "exchanged", (0, 1) if pays_exchanged(geometry, bias) else (0,))
-    found: list[Iterator[tuple[float, Config]]] = []
+    found: list[Iterator[tuple[float, BlocksSettings]]] = []
     for exchanged, pixels in product(places, values_of(given, "pixels", every)):
         known = {"warmup": WARM_UP, **given, "exchanged": exchanged, "pixels": pixels}
         source = in_places(geometry, tuple(known.items()))
@@ -92,7 +80,7 @@ def candidates(
             known |= {"columns": 1, "beside": 1} if pixels == LINES else {}
             found.append(_least(BlocksBound(target, source, pixels), known, count + SPARE))
     least = heapq.merge(*found, key=lambda one: one[0])
-    return [*islice((one for one in least if build(geometry, one[1], bias)[0] is not None), count)]
+    return [*islice((one for one in least if build(geometry, one[1].pairs, bias)[0] is not None), count)]
 
 
 def pays_exchanged(geometry: Geometry, bias: bool) -> bool:
@@ -101,15 +89,15 @@ def pays_exchanged(geometry: Geometry, bias: bool) -> bool:
     return div_ceil(C, P_MAX) * K < div_ceil(K, P_MAX) * C and not exchange_unsupported(geometry, config, bias)
 
 
-def _least(bound: BlocksBound, known: Mapping[str, Any], count: int) -> Iterator[tuple[float, Config]]:
-    """(ns, config) of the `count` settings of least time; some may exceed SBUF."""
+def _least(bound: BlocksBound, known: Mapping[str, Any], count: int) -> Iterator[tuple[float, BlocksSettings]]:
+    """(ns, settings) of the `count` settings of least time; some may exceed SBUF."""
     priced = bound.priced(_sizes(bound, known))
     for at in np.argsort(priced["ns"], kind="stable")[:count]:
         if priced["ns"][at] < math.inf:
             every = {
                 name: int(priced[name][at] if name in priced else known[name]) for name in declarations(BlocksSettings)
             }
-            yield float(priced["ns"][at]), BlocksSettings(**every).pairs
+            yield float(priced["ns"][at]), BlocksSettings(**every)
 
 
 def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Table:

@@ -129,7 +129,7 @@ class BlocksSchedule:
 def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedule | None, str]:
     """(Schedule, "") or (None, the reason against it), built once. geometry: of x and gy in memory;
     bias: whether to compute its gradient. A config's open settings take the least memory; see
-    `blocks_candidates.chosen`."""
+    `gradient_algorithms.plan_of`."""
     if reason := config_unsupported(geometry, config, bias):
         return None, reason
     geometry = in_places(geometry, config)

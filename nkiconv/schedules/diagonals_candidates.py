@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .blocks import gradient_unsupported
 from .cuts import window_of
 from .diagonals import (
     READ_MOST,
     ROOM_BYTES,
-    DiagonalsSchedule,
     DiagonalsSettings,
     build,
     config_unsupported,
@@ -24,7 +23,7 @@ from .diagonals import (
 )
 from .geometry import Geometry
 from .prices import Prices
-from .settings import Config, once_a_config, values_of
+from .settings import Config, values_of
 from .tables import Table, ceil, dma_ns, some, table
 from .tiles import BANK_COLUMNS, P_MAX, PARTS
 
@@ -32,26 +31,15 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS
 SPARE = 6
 
 
-def plan(geometry: Geometry, config: Config, bias: bool) -> tuple[DiagonalsSchedule | None, str]:
-    """As `build`, with a config's open settings filled in by the best candidate."""
-    return build(geometry, chosen(geometry, config, bias), bias)
-
-
-@once_a_config
-def chosen(geometry: Geometry, config: Config, bias: bool) -> Config:
-    """The config completed by the best candidate that fits; itself if no candidate does."""
-    if len(config or ()) == len(dataclasses.fields(DiagonalsSettings)):
-        return config
-    found = candidates(Target.of(Rates()), geometry, config, SPARE)
-    return next((one.pairs for _, one in found if build(geometry, one.pairs, bias)[0] is not None), config)
-
-
-def candidates(target: Target, geometry: Geometry, config: Config, count: int) -> list[tuple[float, DiagonalsSettings]]:
-    """(ns, settings) of the `count` candidates of least time that hold the given settings; [] if diagonals do not take
-    the problem."""
+def candidates(
+    target: Target, geometry: Geometry, config: Config, count: int, bias: bool
+) -> list[tuple[float, DiagonalsSettings]]:
+    """(ns, settings) of the `count` candidates of least time that hold the given settings and fit; [] if diagonals do
+    not take the problem."""
     if config_unsupported(geometry, config) or gradient_unsupported(geometry) or diagonals_unsupported(geometry):
         return []
-    return DiagonalsBound(target, geometry).least(dict(config or ()), count)
+    found = DiagonalsBound(target, geometry).least(dict(config or ()), count + SPARE)
+    return [*islice((one for one in found if build(geometry, one[1].pairs, bias)[0] is not None), count)]
 
 
 #: Rows and columns of a block that are tried, groups packed along partitions and columns, groups of a pass.

@@ -26,13 +26,12 @@ def _needs_no_more_than_it_says(monkeypatch):
 
     table = {}
     for name, own in (("blocks", blocks_schedule), ("diagonals", diagonals)):
-        find, run = gradients.TABLE[name]
 
         def said(operands, own=own):
             return own.needed_bytes(operands[0].plan)
 
-        table[name] = find, held(run, said)
-    monkeypatch.setattr(gradients, "TABLE", table)
+        table[name] = held(gradients.RUN[name], said)
+    monkeypatch.setattr(gradients, "RUN", table)
 
     def said_of_rows(operands):
         return skewed.needed_bytes(*operands[-2:]) + 2048

@@ -162,11 +162,11 @@ def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
     sides = tuple((taps // 2,) * 2 for taps in (T, R, R))
     problem = nkiconv.ConvProblem(N=N, C=C, K=K, D=D, H=H, W=H, T=T, R=R, S=R, stride=(1, 1, 1), padding=sides)
     geometry = requested(problem.toward("wgrad"))[2].geometry
-    found = candidates(Target.of(Rates()), geometry, {"pixels": 2}, 4, False)
+    found = candidates(Target.of(Rates()), geometry, (("pixels", 2),), 4, False)
     bound = BlocksBound(Target.of(Rates()), geometry, 2)
-    for _, config in found:
-        schedule = build(geometry, config, False)[0]
-        sized = bound.sized({name: np.array([value]) for name, value in config})
+    for _, one in found:
+        schedule = build(geometry, one.pairs, False)[0]
+        sized = bound.sized({name: np.array([value]) for name, value in one.pairs})
         assert sized["gang"] == schedule.gang
         assert sized["tiles"] == max(one.half if schedule.split else len(one.tiles) for one in schedule.passes)
 

@@ -1,8 +1,7 @@
 """Gradients of convolutions with respect to their filters and biases."""
 
 from ..._nki import nki, nl
-from ...schedules import blocks_candidates, diagonals_candidates
-from ...schedules.gradient_algorithms import default_of
+from ...schedules.gradient_algorithms import default_of, plan_of
 from ...schedules.tiles import require
 from .._arguments import check_choice, check_given, filter_like, result_dtype
 from .._engines import new_ledger
@@ -12,9 +11,9 @@ from .diagonals import run_diagonals
 from .loop import run_weight
 from .sums import WeightWork
 
-#: The algorithms by their names in a Plan: the function that plans each, and the loop that runs its plan.
-TABLE = {"blocks": (blocks_candidates.plan, run_weight), "diagonals": (diagonals_candidates.plan, run_diagonals)}
-WEIGHT_ALGORITHMS = tuple(TABLE)
+#: The loops of the algorithms by their names in a Plan.
+RUN = {"blocks": run_weight, "diagonals": run_diagonals}
+WEIGHT_ALGORITHMS = tuple(RUN)
 
 
 @nki.jit
@@ -70,11 +69,10 @@ def conv_weight_gradient(
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     if algorithm == None:
         algorithm = default_of(geometry, bias_gradient)
-    find, run = TABLE[algorithm]
-    plan, reason = find(geometry, config, bias_gradient)
+    plan, reason = plan_of(algorithm, geometry, config, bias_gradient)
     assert plan is not None, reason
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     operands = Operands(img_ref, grad_ref, dw_hbm, precision=precision)
-    run(WeightWork(operands, plan.geometry, plan, accumulate_into, db_hbm, ledger=new_ledger()))
+    RUN[algorithm](WeightWork(operands, plan.geometry, plan, accumulate_into, db_hbm, ledger=new_ledger()))
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm

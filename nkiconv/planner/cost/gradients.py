@@ -7,28 +7,26 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from ...schedules import blocks_candidates, diagonals_candidates, skewed
-from ...schedules.blocks import BlocksSettings, columns_beside, config_unsupported, in_places
-from ...schedules.blocks_schedule import build
+from ...schedules import blocks_candidates, gradient_algorithms, skewed
+from ...schedules.blocks import BlocksSettings, columns_beside, in_places
 from ...schedules.diagonals import DiagonalsSettings
-from ...schedules.diagonals import build as build_diagonals
 from ..request import Config
 from . import rows
 from .algorithm import Algorithm, Guess, Shape, once
 
 
 class ByBound(Algorithm):
-    """An algorithm defined by `candidates`, its settings with their bounds."""
+    """An algorithm of `gradient_algorithms.ALGORITHMS`."""
 
-    #: its settings; what builds their schedule, and says why not; numbers of candidates of the least bound that a
-    #: search, and a wide one, starts from
+    #: its settings; numbers of candidates of the least bound that a search, and a wide one, starts from
     settings: type[Any]
-    build: Callable[..., tuple[Any, str]]
     starts = 8, 32
 
     def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
         """The `count` settings of the least bound that agree with a config, the least first; [] if it is refused."""
-        raise NotImplementedError
+        candidates = gradient_algorithms.ALGORITHMS[self.settings.algorithm][1]
+        found = candidates(shape.target, shape.geometry, config, count, shape.options)
+        return [Guess(one.pairs, ns) for ns, one in found]
 
     @once
     def guess(self, shape: Shape, config: Config) -> Guess | None:
@@ -49,20 +47,14 @@ class ByBound(Algorithm):
         return [one.config for one in self.candidates(shape, None, self.starts[wide])] or [None]
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        return self.build(shape.geometry, self.complete(shape, config), shape.options)[0]
+        algorithm = self.settings.algorithm
+        return gradient_algorithms.plan_of(algorithm, shape.geometry, self.complete(shape, config), shape.options)[0]
 
 
 class Blocks(ByBound):
     """A partition has a block of gy with its window of x."""
 
-    settings, build, starts = BlocksSettings, staticmethod(build), (10, 40)
-
-    def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
-        if config_unsupported(shape.geometry, config, shape.options):
-            return []
-        bias, given = shape.options, dict(config or ())
-        found = blocks_candidates.candidates(shape.target, shape.geometry, given, count, bias)
-        return [Guess(one, ns) for ns, one in found]
+    settings, starts = BlocksSettings, (10, 40)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
@@ -85,11 +77,7 @@ def _around(now: int, whole: int) -> list[int]:
 class Diagonals(ByBound):
     """Sums of all pairs of a block of gy and its window of x, from which diagonals are gathered."""
 
-    settings, build = DiagonalsSettings, staticmethod(build_diagonals)
-
-    def candidates(self, shape: Shape, config: Config, count: int = 1) -> list[Guess]:
-        found = diagonals_candidates.candidates(shape.target, shape.geometry, config, count)
-        return [Guess(one.pairs, ns) for ns, one in found]
+    settings = DiagonalsSettings
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(self.complete(shape, config) or ())
