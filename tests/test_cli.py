@@ -140,6 +140,16 @@ def test_what_is_kept_is_listed(plans):
     assert [row["asked"] for row in rows if row["kind"] != "unreadable"].count({}) == 1
 
 
+@pytest.mark.parametrize("command", ["list", "clear"])
+@pytest.mark.parametrize("name", ["file", "file/plans"])
+def test_a_cache_that_is_no_directory_is_refused(tmp_path, monkeypatch, name, command):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / name))
+    found = run("cache", command)
+    assert found.exit_code == 2
+    assert f"{name}: cannot be listed (Not a directory); set NKICONV_CACHE to a directory" in found.stderr
+
+
 def test_clear_leaves_other_files_and_what_is_current(plans, monkeypatch):
     plan(PROBLEM)
     (plans / "mine.json").write_text("{}")

@@ -182,13 +182,18 @@ class Entry:
 def entries() -> Iterator[Entry]:
     """The files of the cache, the newest first; files of other names are ignored.
 
-    Raises FileFormatError: no directory is known.
+    Raises FileFormatError: no directory is known, or it cannot be listed.
     """
     try:
         where = directory()
     except RuntimeError as error:
         raise FileFormatError(f"{VARIABLE}: is not set, and there is no home directory ({error}); set it") from None
-    found = [one for one in where.glob("*.json") if one.is_file() and _NAME.fullmatch(one.stem)]
+    try:
+        found = [one for one in where.iterdir() if one.match("*.json") and _NAME.fullmatch(one.stem) and one.is_file()]
+    except FileNotFoundError:  # no plan was kept yet
+        found = []
+    except OSError as error:
+        raise FileFormatError(f"{where}: cannot be listed ({_reason(error)}); set {VARIABLE} to a directory") from None
     for file in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
         try:
             document = _read(file)

@@ -121,6 +121,23 @@ def test_what_stays_has_its_reason(name):
     assert isinstance(report.model[2], pytorch.nn.Conv2d)
 
 
+FREEZES = {"scripted": lambda module: module, "frozen": torch.jit.freeze}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:`torch.jit:FutureWarning")
+@pytest.mark.parametrize("kind", FREEZES)
+def test_a_scripted_part_stays_and_a_scripted_model_is_refused(kind):
+    scripted = FREEZES[kind](torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()))
+    for call in (convert, lambda model: pytorch.plan_model(model, [torch.ones(1, 3, 5, 5)])):
+        with pytest.raises(UnsupportedError, match=r"model: is scripted or traced; convert the model before torch"):
+            call(scripted)
+    x, model = torch.randn(1, 3, 6, 6), nn.Sequential(scripted, nn.Conv2d(4, 2, 1)).eval()
+    for more in ({"fold_batchnorm": True}, {"fuse": True}, {"pack_filters": "frozen"}):
+        report = convert(model, example_inputs=(x,), **more)
+        assert torch.equal(report.model(x), model(x))
+        assert report.measured.others == {"aten::convolution": 2 * 16 * 4 * 27}
+
+
 class Reading(nn.Conv2d):
     """Half of its convolutions are in complex numbers, which stay in torch."""
 

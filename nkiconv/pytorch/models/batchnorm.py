@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize
 from ...errors import NkiconvError, UnsupportedError
 from ..computers.host import activate
 from ..norm_act_modules import is_hooked
+from .flops import in_training
 from .follows import pairs
 from .norms import CLOSE, Affine, affine_of, alone_of, channels_of, is_norm
 from .report import Fold
@@ -28,7 +29,7 @@ _SHOWN = 3
 
 def violations(model: torch.nn.Module, argument: str) -> Iterator[NkiconvError]:
     """Why an argument of `convert` is refused that is for eval mode: modules in training mode."""
-    training = [name or "the model" for name, module in model.named_modules() if module.training]
+    training = [name or "the model" for name, _ in in_training(model)]
     if training:
         names = ", ".join(training[:_SHOWN]) + (f" and {len(training) - _SHOWN} more" if training[_SHOWN:] else "")
         yield UnsupportedError(f"{argument}: needs eval mode, and {names} are in training; call model.eval()")

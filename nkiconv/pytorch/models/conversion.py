@@ -180,9 +180,11 @@ def convert(
 
 
 def check_module(model: Any) -> None:
-    """Raise DtypeError where a model is no module."""
+    """Raise DtypeError where a model is no module, UnsupportedError where it is scripted."""
     if not isinstance(model, torch.nn.Module):
         raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedError("model: is scripted or traced; convert the model before torch.jit.script or trace")
 
 
 def _refused(
@@ -265,7 +267,7 @@ def _intercepted(model: Any, strict_nonfinite: bool | None) -> Any:
                 return own(*args, **named)
 
         model.forward = forward
-    elif not isinstance(model, (_ConvNd, torch.jit.ScriptModule, torch.fx.GraphModule, Intercepted)):
+    elif not isinstance(model, (_ConvNd, torch.fx.GraphModule, Intercepted)):
         vars(model)[STRICT] = strict_nonfinite
         change_class(model, Intercepted)
     return model

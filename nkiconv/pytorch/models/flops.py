@@ -7,7 +7,7 @@ too. A flop is an addition or a multiplication, as torch counts them; biases and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,9 +99,14 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+def in_training(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules in training mode, with their names. Those that torch.jit.freeze made have no mode."""
+    return ((name, one) for name, one in model.named_modules() if getattr(one, "training", False))
+
+
 def share_of(model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any]) -> Share:
     """Of one run of a model in eval mode, in which no norm moves its statistics, and without gradients."""
-    counter, training = Counter(), [module for module in model.modules() if module.training]
+    counter, training = Counter(), [module for _, module in in_training(model)]
     model.eval()
     try:
         with torch.no_grad(), counter:

@@ -255,9 +255,9 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
         stack.pop()
 
     setattr(leave, READS_NOTHING, True)
-    # a module that returns a Pending computes it at once if it has hooks
-    pends = MakesPixels, HandsOnPixels, pixel_chains.HandsOnSums, pixel_chains.TakesSums
-    parts = {name: one for name, one in model.named_modules() if not (waits(one) or isinstance(one, pends))}
+    # a module that returns a Pending computes it at once if it has hooks; a scripted one takes none
+    without = MakesPixels, HandsOnPixels, pixel_chains.HandsOnSums, pixel_chains.TakesSums, torch.jit.ScriptModule
+    parts = {name: one for name, one in model.named_modules() if not (waits(one) or isinstance(one, without))}
     hooks = [module.register_forward_pre_hook(enter(name), prepend=True) for name, module in parts.items()]
     hooks += [module.register_forward_hook(leave, always_call=True) for module in parts.values()]
     try:
