@@ -155,10 +155,11 @@ def both_cores_us(launch):
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("operation", random_problems.OF)
 def test_core_1_takes_no_more_than_both_cores(operation):
-    """Core 0 may have more to do than core 1; both share the HBM's rate, of which core 1 has at least half."""
+    """Core 0 may have more to do than core 1; both share the HBM's rate, of which core 1 has at least half: 1.003 of
+    the time of both at most, here."""
     for problem in random_problems.OF[operation](1, 46):
         launch = launch_of(problem)
-        assert core_us(launch, Rates(), 50_000) <= 1.06 * both_cores_us(launch), problem
+        assert core_us(launch, Rates(), 50_000) <= 1.01 * both_cores_us(launch), problem
 
 
 def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes(monkeypatch):
@@ -309,7 +310,8 @@ def test_estimates_are_near_the_trace(name, algorithm):
     operation = operation_for(request)
     _, guess = operation.near_least(operation.whole_shape(request, Rates()), (algorithm,), math.inf)[0]
     true = trace(request, Candidate(algorithm, guess.config), Rates()).compiled / request.lnc
-    assert 0.7 * true < guess.ns / ISSUE_NS < 5 * true
+    # 0.84 to 4.2 of them: engines work at once, and some instructions are long
+    assert 0.8 * true < guess.ns / ISSUE_NS < 4.5 * true
 
 
 ROWS = ConvProblem(N=3, C=37, K=37, groups=37, W=211, S=5)

@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 
 import nkiconv.kernels
 from nkiconv.lint import lint
 from nkiconv.simulator import documented
 
-ROOT = Path(__file__).resolve().parents[1]
 TEXT_SUFFIXES = {".py", ".toml", ".md", ".csv", ".yaml", ".yml", ".json", ".txt", ".cfg", ".cff", ".sh"}
 MAX_LINES = 500
 #: With Python of ours.
@@ -115,8 +115,9 @@ def test_kernels_keep_to_what_nki_traces():
     assert report.broken == ()
     assert not report.findings
     assert report.files == len(SOURCES)
-    assert report.kernels == sum(path.read_text(encoding="utf-8").count("@nki.jit") for path in SOURCES)
-    assert report.functions > 600
+    texts = [path.read_text(encoding="utf-8") for path in SOURCES]
+    assert report.kernels == sum(text.count("@nki.jit") for text in texts)
+    assert report.functions > 0.9 * sum(text.count("def ") for text in texts)  # but for some inside of others
 
 
 def test_kernels_call_only_documented_nki():

@@ -148,8 +148,12 @@ def test_transposed_rows_by_hand():
 
 @pytest.mark.parametrize("case", cases.load("conv_transpose"), ids=lambda case: case.name)
 def test_transposed_rows_count_no_zeros(case):
-    """Each tap meets each input once, but for what padding takes off and adds."""
+    """Products are of outputs and taps that meet an input or padding."""
     problem = case.problem
     assert problem.transposed
-    taps = problem.filter_shape[1] * math.prod(axis.taps for axis in problem.axes)
-    assert problem.flops == pytest.approx(2 * math.prod(problem.input_shape) * taps, rel=0.3)
+    met = [
+        sum((q + tap * axis.rhs_dilation - axis.lo) % axis.lhs_dilation == 0
+            for q in range(axis.out) for tap in range(axis.taps))
+        for axis in problem.axes
+    ]  # fmt: skip
+    assert problem.flops == 2 * problem.N * math.prod(problem.filter_shape[:2]) * math.prod(met)

@@ -217,12 +217,9 @@ def test_other_names_do_not_exist():
 
 
 def test_coverage():
-    by_name = {c.namespace: c for c in coverage()}
-    assert set(by_name) == {"nki.isa", "nki.language", "NkiTensor", "nki.compiler"}
-    assert [namespace.missing for namespace in by_name.values()] == [()] * 4
-    for namespace in by_name.values():
-        assert namespace.simulated + len(namespace.missing) == namespace.documented
-        assert 0.7 < namespace.simulated / namespace.documented <= 1
+    namespaces = coverage()
+    assert {one.namespace for one in namespaces} == {"nki.isa", "nki.language", "NkiTensor", "nki.compiler"}
+    assert [(one.missing, one.simulated) for one in namespaces] == [((), one.documented) for one in namespaces]
 
 
 def filled(shape, buffer, dtype=F32):
