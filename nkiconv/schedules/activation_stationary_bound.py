@@ -198,9 +198,6 @@ class Bound(Prices):
             # the core with more K tiles of an odd number
             uneven = div_ceil(plan.num_items, PARTS) * PARTS / plan.num_items if len(plan.chunks) > 1 else 1.0
             array_ns, x_ns, y_ns = uneven * array_ns, uneven * x_ns, uneven * y_ns
-            if tiles < 1 and steps / tiles % PARTS > 0:  # cores have half of an item's channels each
-                x_ns += (self.moved_ns(x, x_run / PARTS, parts) - x_ns) * tiles / steps
-                y_ns += (self.moved_ns(y, channels / PARTS, y_parts, y_item) - y_ns) * tiles / steps
             lines, items = div_ceil(channels, P_MAX), max(1.0, steps)
             made_ns = size * lines * self.transpose_ns(channels / lines)
             copied_ns = size * channels * target.copy_ns(geometry.itemsize) / READERS

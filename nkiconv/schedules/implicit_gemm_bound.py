@@ -3,7 +3,6 @@ start-up before it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from .cuts import OutTile
@@ -21,7 +20,7 @@ from .implicit_gemm import (
     tap_groups,
 )
 from .implicit_gemm_products import banks_of, images_together
-from .implicit_gemm_schedule import Item, Schedule, kinds_of
+from .implicit_gemm_schedule import Schedule, kinds_of
 from .pairs_of_planes import planes_at_once
 from .prices import Busy, Prices, met_outputs, planes_met, total_ns
 from .tiles import P_MAX, PARTS, div_ceil, share, some_of
@@ -42,16 +41,15 @@ class Bound(Prices):
 
     def core(self, plan: Schedule) -> Busy:
         """The Busy of the items of the core with more sums."""
-        found, kinds, counts = Busy(), dict[Any, Item](), Counter[Any]()
+        found, kinds = Busy(), dict[Any, list[Any]]()
         sums = [sum(1 / m_tile.rows for m_tile in batch) for batch in plan.batches]
         halves = [some_of(plan.items, share(len(plan.items), PARTS, half)) for half in range(PARTS)]
         for one in max(halves, key=lambda some: sum(sums[item.batch] * pixels_of(item.out_tile) for item in some)):
             tile = one.out_tile
-            kind = one.batch, one.last, tile.zn, tile.pn, tile.qn, tile.dn, tile.hn, tile.wn
-            kinds[kind] = one
-            counts[kind] += 1
-        for index in {one.batch for one in kinds.values()}:
-            own = [(kinds[kind].out_tile, kind[1], n) for kind, n in counts.items() if kind[0] == index]
+            sizes = tile.zn, tile.pn, tile.qn, tile.dn, tile.hn, tile.wn
+            kinds.setdefault((one.batch, one.last, sizes), [tile, one.last, 0])[2] += 1
+        for index in {batch for batch, *_ in kinds}:
+            own = [kind for (batch, *_), kind in kinds.items() if batch == index]
             pixels = sum(n * pixels_of(tile) for tile, _, n in own)
             banks = sum(n * len(banks_of(tile, last)) for tile, last, n in own)
             for number, m_tile in enumerate(plan.batches[index]):

@@ -24,13 +24,10 @@ from .implicit_gemm_unsupported import (
     room_unsupported,
 )
 from .options import Options
+from .prices import warm_up_of
 from .settings import Config, values_of
-from .tiles import P_MAX, PARTS
+from .tiles import PARTS
 
-#: Warm-up matmuls on zeros: for packed filters, which need no transposes; the most while the first filters are loaded;
-#: more while they are split into pairs of fp16; and the ns until zeros are written. With 24 for all, hifigan_up1 in
-#: fp32 stays at half rate: 420 modelled us for 246 (`nkiconv bench --suite conv_transpose`).
-WARM_UP_PACKED, WARM_UP_LOADING, WARM_UP_PAIRS, ZEROS_NS = 18, 64, 8, 220.0
 #: Most banks of sums of M tiles whose sums are made together: the next ones' sums begin in other banks, and filters are
 #: transposed in one.
 TOGETHER_BANKS = 5
@@ -97,17 +94,9 @@ def tried(geometry: Geometry, options: Options, config: Config) -> Iterator[Impl
 def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> ImplicitGemmSettings:
     """A schedule's settings with the open ones (warmup, moved, order, loop) filled in."""
     geometry, options, target, m_tile = bound.geometry, bound.options, bound.target, schedule.batches[0][0]
-    busy, tile, warmup = bound.core(schedule), schedule.items[0].out_tile, WARM_UP_PACKED
-    if geometry.packed == 0:
-        idle_ns = (bound.filters_there_ns(m_tile) - ZEROS_NS) * target.half_rate
-        each_ns = P_MAX * target.tensor_column_ns
-        warmup = min(WARM_UP_LOADING, int(idle_ns / each_ns))
-        if m_tile.k_tiles[0].pairing == ALONE:  # the first window of the throttle has enough work
-            warmup = max(math.ceil(target.window_work * target.window_ns / each_ns), warmup)
-    if geometry.precision == "fp16x3":
-        warmup += WARM_UP_PAIRS
-    if busy.tensor < target.window_work * target.window_ns:
-        warmup = 0  # the Tensor Engine finishes before its throttle would end
+    busy, tile = bound.core(schedule), schedule.items[0].out_tile
+    alone = m_tile.k_tiles[0].pairing == ALONE
+    warmup = warm_up_of(target, bound.filters_there_ns(m_tile), busy.tensor, least=alone)
     # as many M tiles as DMA has time for, if the sums of an M tile for an output tile take longer than its moves
     moved, move_ns = 0, bound.move_ns(m_tile)
     # a load, an engine's copy, a DMA transpose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ..simulator.timing.target import Target
 from .geometry import Axis, Geometry, valid_range
 from .options import Options, either_reads
+from .settings import WARM_UP_MAX
 from .tiles import P_MAX
 
 #: Shares of the other engines' time that the busiest does not hide, as in golden plans; the second one if Vector adds
@@ -96,6 +98,15 @@ def array_end_ns(target: Target, start_ns: float, work_ns: float, share: float =
     if share < target.window_work:
         slow_ns = max(slow_ns, work_ns - target.window_ns)
     return start_ns + slow_ns / target.half_rate + work_ns - slow_ns
+
+
+def warm_up_of(target: Target, there_ns: float, work_ns: float, columns: int = P_MAX, least: bool = True) -> int:
+    """Matmuls of so many columns on zeros until the first filters are loaded, at there_ns; none for little work of the
+    Tensor Engine. least: whether as many as end its throttle's half rate at least."""
+    needed_ns = target.window_work * target.window_ns
+    fill_ns = there_ns - min(there_ns, target.window_ns) * (1 - target.half_rate)
+    count = math.ceil(max(needed_ns * least, fill_ns) / (columns * target.tensor_column_ns))
+    return min(WARM_UP_MAX, count) if work_ns >= needed_ns else 0
 
 
 def overlapped_ns(*busy: float, exposed: float = EXPOSED) -> float:

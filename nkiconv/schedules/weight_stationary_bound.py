@@ -12,8 +12,7 @@ from .block_schedule import Lane, Lanes, Resident, RowTile, Schedule, Shift, ban
 from .geometry import Geometry, is_transposed, num_taps
 from .options import Options
 from .planes import with_windows
-from .prices import EXPOSED, READERS, SHIFTED, Busy, Prices, array_end_ns, total_ns
-from .settings import WARM_UP_MAX
+from .prices import EXPOSED, READERS, SHIFTED, Busy, Prices, array_end_ns, total_ns, warm_up_of
 from .stacked_schedule import Stack, loads_by_input, reversed_rows, runs_of, tile_bytes
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
@@ -79,13 +78,9 @@ class Bound(Prices):
 
     @property
     def warm_up(self) -> int:
-        """Matmuls on zeros until the first filters are loaded; none for little work."""
-        target, there_ns = self.target, self.there_ns
-        if self.array_ns < target.window_work * target.window_ns:
-            return 0
-        each_ns = (BANK_COLUMNS if self.schedule.by_channels and self.stack else P_MAX) * target.tensor_column_ns
-        fill_ns = there_ns - min(there_ns, target.window_ns) * (1 - target.half_rate)
-        return min(WARM_UP_MAX, math.ceil(max(target.window_work * target.window_ns, fill_ns) / each_ns))
+        """Matmuls on zeros until the first filters are loaded."""
+        columns = BANK_COLUMNS if self.schedule.by_channels and self.stack else P_MAX
+        return warm_up_of(self.target, self.there_ns, self.array_ns, columns)
 
     def work_of(self, tile: tuple[RowTile, ...], lanes: Lanes) -> Work:
         """The Work of an M tile for an output tile, from its banks."""
