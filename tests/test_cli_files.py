@@ -116,10 +116,9 @@ FORMATS = {
 
 
 @pytest.mark.cover(13)
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("named", "out", "dtype"), FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize(("operation", "x", "w", "options", "call"), CALLS)
-def test_every_operation_on_every_format(here, kind, operation, x, w, options, call):
-    named, out, dtype = FORMATS[kind]
+def test_every_operation_on_every_format(here, named, out, dtype, operation, x, w, options, call):
 
     def file_of(word):
         return named.format(word[1:]) if str(word).startswith("@") else word

@@ -199,15 +199,12 @@ def test_a_picture_of_too_many_pixels(here, monkeypatch):
 
 
 # module, arguments
-PACKAGES = [
+@pytest.mark.parametrize(("package", "arguments", "pattern"), [
     ("safetensors", ["--input", "x.safetensors", "--filter", "all.npz:taps"],
      "--input=x.safetensors: needs safetensors"),
     ("safetensors", [*ROWS, "--out", "y.safetensors"], "--out=y.safetensors: needs safetensors"),
     ("PIL", PICTURE, "--input=good.png: needs pillow"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("package", "arguments", "pattern"), PACKAGES)
+])  # fmt: skip
 def test_packages_that_are_not_installed(here, monkeypatch, package, arguments, pattern):
     (here / "x.safetensors").write_bytes(WHOLE_TENSORS)
     for name in [name for name in sys.modules if name.split(".")[0] == package]:

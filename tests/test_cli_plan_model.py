@@ -113,9 +113,8 @@ build_model = Model
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_ways_to_run(script, name):
-    text, arguments, ran_on, rows = OTHERS[name]
+@pytest.mark.parametrize(("text", "arguments", "ran_on", "rows"), OTHERS.values(), ids=OTHERS)
+def test_other_ways_to_run(script, text, arguments, ran_on, rows):
     found = document(f"{script(text)}:build_model", *arguments)
     assert found["ran_on"] == ran_on
     assert [(row["operation"], row["problem"]["K"]) for row in found["rows"]] == rows

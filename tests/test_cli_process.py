@@ -76,17 +76,14 @@ def test_a_working_nki_is_used_by_default(tmp_path):
     assert "not counted" in run("run", "short", "--wide", packages=packages).stdout
 
 
+@pytest.mark.cover(0, keep=["broken"])
 # setting, package named nki, pattern
-IMPOSSIBLE = [
+@pytest.mark.parametrize(("setting", "nki", "text"), [
     ("aws", None, "UnsupportedError: NKICONV_NKI='aws': AWS's nki must be importable (it is not installed)"),
     ("aws", STUB, "(it is PyPI's placeholder of that name, not AWS's package)"),
     ("aws", BROKEN, "(it is installed but broken: libnrt.so.1"),
     ("nonsense", None, "UnsupportedError: NKICONV_NKI='nonsense': accepted are aws, simulator, auto"),
-]
-
-
-@pytest.mark.cover(0, keep=["broken"])
-@pytest.mark.parametrize(("setting", "nki", "text"), IMPOSSIBLE, ids=["absent", "placeholder", "broken", "nonsense"])
+], ids=["absent", "placeholder", "broken", "nonsense"])  # fmt: skip
 def test_an_impossible_choice_is_refused_and_explained(tmp_path, setting, nki, text):
     if nki is None:  # whatever the machine has
         (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["nki"] = None\n')

@@ -183,14 +183,11 @@ def test_a_file_that_is_edited_meanwhile_is_checked_again(checker, monkeypatch, 
 
 
 # stages that fail and how, the row's simulate, compile, stage of its error
-FAULTS = [
+@pytest.mark.parametrize(("failed", "simulate", "compiled", "stage"), [
     ({"model": "failed"}, "", "", "model"), ({"simulate": "failed"}, "failed", "pass", "simulate"),
     ({"compile": "timeout"}, "pass", "timeout", "compile"),
     ({"simulate": "died", "compile": "died"}, "died", "died", "simulate"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("failed", "simulate", "compiled", "stage"), FAULTS)
+])  # fmt: skip
 def test_a_row_has_the_first_error(checker, failed, simulate, compiled, stage):
     checker.replies |= {one: {"verdict": how, "error": one, "line": ""} for one, how in failed.items()}
     [found] = checker.rows(CASES[:1], 1, False, ignore)

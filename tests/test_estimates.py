@@ -317,15 +317,14 @@ def test_estimates_are_near_the_trace(name, algorithm):
 ROWS = ConvProblem(N=3, C=37, K=37, groups=37, W=211, S=5)
 IMAGES = ConvProblem(N=3, C=24, K=24, groups=6, H=19, W=23, R=3, S=3)
 CONV = ConvProblem(N=3, C=67, K=35, H=19, W=23, R=3, S=3)
-#: Algorithm, problem that no other test has, as its plans are kept.
-TAKEN = [
+
+
+# Algorithm, problem that no other test has, as its plans are kept.
+@pytest.mark.parametrize(("algorithm", "problem"), [
     ("implicit_gemm", CONV), ("stacked", CONV), ("activation_stationary", CONV.replace(layout="NHWC")),
     ("weight_stationary", IMAGES), ("blocks", CONV.toward("wgrad")), ("diagonals", IMAGES.toward("wgrad")),
     ("skewed", ROWS.toward("wgrad")), ("banded", ROWS), ("vector", ROWS.toward("wgrad")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("algorithm", "problem"), TAKEN)
+])  # fmt: skip
 def test_every_algorithm_refuses_too_many(algorithm, problem, change):
     is_rows = problem.W == ROWS.W and problem.direction != "forward"
     request = Request(problem=problem, operation="depthwise_conv1d_weight" if is_rows else None)
@@ -375,9 +374,8 @@ def guess_of(problem, algorithm, config):
     return operation.known[algorithm].guess(shape, tuple(config.items()) or None)
 
 
-@pytest.mark.parametrize("why", BOUNDED)
-def test_bounds_are_near_the_time(why):
-    algorithm, problem, config, least = BOUNDED[why]
+@pytest.mark.parametrize(("algorithm", "problem", "config", "least"), BOUNDED.values(), ids=BOUNDED)
+def test_bounds_are_near_the_time(algorithm, problem, config, least):
     guess = guess_of(problem, algorithm, config)
     us = trace(Request(problem=problem), Candidate(algorithm, guess.config), Rates()).us
     assert least * us < guess.ns / 1e3 < 1.1 * us

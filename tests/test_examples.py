@@ -107,19 +107,16 @@ def test_integers_are_exact_on_one_core_and_two(example, name, x, w, stride, pad
         assert_exact(call(example, name, x, w, stride, padding, settings, lnc), expected, dtype)
 
 
+@pytest.mark.parametrize("name", KERNELS)
 # what is wrong; x, w, arguments; the error
-REFUSED = [
+@pytest.mark.parametrize(("what", "error"), [
     ({"groups": 2}, r"groups=2 is not supported"),
     ({"stride": (0, 1)}, r"stride=\(0, 1\); must be at least 1"),
     ({"padding": (0, -1)}, r"padding=\(0, -1\); must be at least 0"),
     ({"channels": 5}, r"w has 5 input channels, x has 4"),
     ({"dtype": "fp32"}, r"w is float32, x is bfloat16; they must be of one dtype"),
     ({"outputs": 16384}, r"w takes 294912 bytes per partition of SBUF, more than 98304; split K"),
-]
-
-
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(("what", "error"), REFUSED)
+])  # fmt: skip
 def test_every_kernel_refuses_by_name(example, name, what, error):
     what = dict(what)
     C, K, dtype = what.pop("channels", 4), what.pop("outputs", 3), what.pop("dtype", "bf16")

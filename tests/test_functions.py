@@ -177,7 +177,9 @@ def test_batch_groups(count, layout, plainly):
 
 X, W, _ = arrays("conv2d")
 VOLUME, TAPS, BIAS = arrays("conv3d")
-EMPTY = [
+
+
+@pytest.mark.parametrize(("call", "shape"), [
     (lambda: conv2d(X[:0], W, padding=1), (0, 4, 9, 12)),
     (lambda: conv2d(X[:0].transpose(0, 2, 3, 1), W, layout="NHWC"), (0, 7, 10, 4)),
     (lambda: conv2d(X[:0], W, batch_group_count=2), (0, 4, 7, 10)),
@@ -186,10 +188,7 @@ EMPTY = [
     (lambda: conv2d(X[:0, :0], W[:, :0]), (0, 0, 7, 10)),
     (lambda: conv2d(X[:, :0], W[:, :0], padding=1), (2, 0, 9, 12)),
     (lambda: conv3d(VOLUME[:, :0], TAPS[:, :0]), (2, 0, 3, 3, 5)),
-]
-
-
-@pytest.mark.parametrize(("call", "shape"), EMPTY)
+])  # fmt: skip
 def test_no_images_or_no_channels(call, shape, plainly):
     y = call()
     assert (y.shape, y.dtype) == (shape, np.float32)

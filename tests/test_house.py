@@ -52,9 +52,8 @@ NOWHERE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", NOWHERE)
-def test_no_line_has(what):
-    files, pattern, remedy = NOWHERE[what]
+@pytest.mark.parametrize(("files", "pattern", "remedy"), NOWHERE.values(), ids=NOWHERE)
+def test_no_line_has(files, pattern, remedy):
     found = []
     for path in files():
         lines = path.read_text(encoding="utf-8").splitlines()

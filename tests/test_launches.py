@@ -30,7 +30,7 @@ def setting(monkeypatch):
 
 
 # NEURON_LOGICAL_NC_CONFIG, NEURON_CC_FLAGS, what the launch says: its cores, or of what the refusal speaks
-DEGREES = [
+@pytest.mark.parametrize(("variable", "flags", "asked", "expected"), [
     (None, None, None, 2),
     (None, "--lnc=2", 2, 2),
     ("1", "-O1 --logical-nc-config 1", None, 1),
@@ -42,10 +42,7 @@ DEGREES = [
     ("2", "--lnc=1", 2, "NEURON_LOGICAL_NC_CONFIG is 2; --lnc in NEURON_CC_FLAGS is 1; the launch's LNC degree is 2: "),
     ("4", None, None, "^NEURON_LOGICAL_NC_CONFIG='4': must be 1 or 2"),
     ("2", "--lnc=two", None, "^--lnc in NEURON_CC_FLAGS='two': must be 1 or 2"),
-]
-
-
-@pytest.mark.parametrize(("variable", "flags", "asked", "expected"), DEGREES)
+])  # fmt: skip
 def test_degrees(setting, variable, flags, asked, expected):
     setting(**{DEGREE: variable, FLAGS: flags})
     if isinstance(expected, int):

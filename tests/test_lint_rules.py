@@ -237,19 +237,18 @@ def test_near_misses_in_a_module(tmp_path, why, text):
 
 NONLOCAL = in_kernel("m = 0\ndef body(i):\n    «nonlocal m\n    m += 1\nnl.fori_loop(0, n, body)")
 MODE = HEAD + "@nki.jit(«mode='trace')\ndef kernel(x):\n    return x\n"
-#: Version, whether strictly, a module, and the rules of its marks, of one mark several. NKI 0.6 has no scalars, and
-#: ignores mode.
-OTHERS = [
+
+
+# Version, whether strictly, a module, and the rules of its marks, of one mark several. NKI 0.6 has no scalars, and
+# ignores mode.
+@pytest.mark.parametrize(("nki", "strict", "text", "rules"), [
     *(("0.6", False, in_kernel(body), [rule]) for rule, body in IN_DYNAMIC_RANGE),
     ("0.7", False, in_kernel("nisa.scalar_store(x, «3)\nnisa.scalar_store(x, n)"), ["NKL312"]),
     ("0.6", False, NONLOCAL, ["NKL127", "NKL308"]), ("0.7", False, NONLOCAL, ["NKL308"]),
     ("0.6", False, MODE, []), ("0.6", True, MODE, ["NKL209"]),
     ("0.6", False, HEAD + "N = 1\n\n@nki.jit\ndef kernel(x):\n    «global N\n    N = 2\n    return x[«N]\n",
      ["NKL109", "NKL110"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("nki", "strict", "text", "rules"), OTHERS)
+])  # fmt: skip
 def test_refused_by_one_version(tmp_path, nki, strict, text, rules):
     marks = places(text) if len(places(text)) == len(rules) else places(text) * len(rules)
     expected = [(rule, *place) for rule, place in zip(rules, marks, strict=True)]

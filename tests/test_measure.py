@@ -59,10 +59,7 @@ def timing_of(this, again, copy=1.0, launch=1.0):
 
 
 # median of this, of this again, whether that is noise
-NOISE = [(100.0, 102.9, False), (100.0, 103.1, True), (100.0, 96.9, True)]
-
-
-@pytest.mark.parametrize(("this", "again", "noisy"), NOISE)
+@pytest.mark.parametrize(("this", "again", "noisy"), [(100.0, 102.9, False), (100.0, 103.1, True), (100.0, 96.9, True)])
 def test_a_difference_of_equal_things_is_noise(this, again, noisy):
     found = timing_of(this, again)
     assert found.noisy is noisy

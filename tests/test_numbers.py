@@ -80,18 +80,15 @@ def test_outputs_that_see_no_input_are_told():
     assert list(problem.replace(W=2048).launch_violations()) == []
 
 
-#: Transposed calls nearly all of whose outputs are zeros: of one axis, or of two together.
-BLANK = [
+# Transposed calls nearly all of whose outputs are zeros: of one axis, or of two together.
+@pytest.mark.parametrize(("call", "numbers", "words"), [
     ("conv_transpose1d", {"stride": 2**27}, "stride 134217728, padding 0[+]0, dilation 1"),
     ("conv_transpose1d", {"stride": 2**27, "output_padding": 5}, "padding 0[+]-5 less output_padding, dilation 1"),
     ("conv_transpose1d", {"dilation": 2**27}, "stride 1, padding 0[+]0, dilation 134217728"),
     ("conv_transpose2d", {"stride": 2**16}, "stride 65536, padding 0[+]0, dilation 1"),
     ("conv_transpose2d", {"padding": -(2**16)}, "stride 1, padding -65536[+]-65536, dilation 1"),
     ("conv_transpose3d", {"stride": 2**14}, "stride 16384, padding 0[+]0, dilation 1"),
-]
-
-
-@pytest.mark.parametrize(("call", "numbers", "words"), BLANK)
+])  # fmt: skip
 def test_transposed_calls_are_refused_in_their_own_words(monkeypatch, quickly, call, numbers, words):
     """Before any plan is made; no word of the convolution that computes them."""
     monkeypatch.setattr(Operation, "shape", None)

@@ -205,13 +205,12 @@ def test_explain_tells_everything():
 
 
 SQUARE = {"N": 1, "H": 28, "W": 28, "padding": ((1, 1), (1, 1)), "dtype": "fp32"}
-TAKEN_BY_WEIGHT_STATIONARY = [
+
+
+@pytest.mark.parametrize("problem", [
     ConvProblem(C=64, K=64, R=3, S=3, groups=16, **{**SQUARE, "N": 4}),
     ConvProblem(C=32, K=3, R=4, S=4, lhs_dilation=(2, 2), transposed=True, **SQUARE),
-]
-
-
-@pytest.mark.parametrize("problem", TAKEN_BY_WEIGHT_STATIONARY, ids=["groups", "transposed"])
+], ids=["groups", "transposed"])  # fmt: skip
 def test_estimates_rank_no_algorithm_that_refuses_a_precision(problem):
     assert chosen(Request(problem=problem)).algorithm == "weight_stationary"
     assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"

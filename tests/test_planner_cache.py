@@ -47,13 +47,10 @@ def test_a_wide_plan_replaces_the_quick_one_and_stays():
     assert plan(PROBLEM, wide=True).cached
 
 
-OTHERS = [
+@pytest.mark.parametrize("other", [
     {"lnc": 1}, {"bias": True}, {"strict_nonfinite": True}, {"constants": {"scalar.ns_per_elem": 1.0}},
     {"algorithms": ("banded",)},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("other", OTHERS, ids=lambda other: next(iter(other)))
+], ids=lambda other: next(iter(other)))  # fmt: skip
 def test_everything_asked_for_is_in_the_key(other, monkeypatch):
     plan(PROBLEM)
     monkeypatch.setattr(entry, "search", no_search)
@@ -180,17 +177,14 @@ def test_who_may_read_a_plan_is_as_the_umask_says(plans):
     assert the_file(plans).stat().st_mode & 0o777 == 0o660
 
 
-PLACES = [
+@pytest.mark.parametrize(("system", "variables", "expected"), [
     ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/nkiconv"),
     ("linux", {"XDG_CACHE_HOME": ""}, "/h/.cache/nkiconv"),
     ("linux", {"XDG_CACHE_HOME": "relative"}, "/h/.cache/nkiconv"),
     ("darwin", {"XDG_CACHE_HOME": ""}, "/h/Library/Caches/nkiconv"),
     ("win32", {"LOCALAPPDATA": "/l"}, "/l/nkiconv/cache"),
     ("linux", {"NKICONV_CACHE": "/own"}, "/own"),
-]
-
-
-@pytest.mark.parametrize(("system", "variables", "expected"), PLACES)
+])  # fmt: skip
 def test_where_plans_are_kept(monkeypatch, system, variables, expected):
     monkeypatch.delenv("NKICONV_CACHE")
     monkeypatch.setenv("HOME", "/h")

@@ -77,13 +77,10 @@ def test_is_depthwise(fields, expected):
     assert ConvProblem(N=1, W=9, S=2, **fields).is_depthwise is expected
 
 
-NAMES = [
+@pytest.mark.parametrize(("dtype", "name"), [
     ("BF16", "bf16"), ("bfloat16", "bf16"), (np.dtype(ml_dtypes.bfloat16), "bf16"), (np.float16, "fp16"),
     (ml_dtypes.float8_e4m3, "fp8_e4m3"), ("float8_e5m2", "fp8_e5m2"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("dtype", "name"), NAMES)
+])  # fmt: skip
 def test_dtype_names(dtype, name):
     assert dtype_name(dtype) == name
     assert ConvProblem(N=1, C=1, W=4, S=2, dtype=dtype).dtype == name

@@ -22,8 +22,12 @@ PROBLEMS = {
     "conv3d": {**IMAGES, "D": 6, "T": 3},
     "conv_transpose2d": {**IMAGES, **GROWN},
 }
-#: Rows of the table by name and value, and the same in the planner's words.
-PLANNED = [
+
+
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"])
+# Rows of the table by name and value, and the same in the planner's words.
+@pytest.mark.parametrize(("name", "value", "asked"), [
     ("dtype", "", {}),
     ("`bias`", "", {"bias": True}),
     ("`x_scale`", "of channels", {"x_scale": "channel"}),
@@ -32,12 +36,7 @@ PLANNED = [
     ("`return_final_state`", "", {"return_final_state": True}),
     ("`strict_nonfinite`", "", {"strict_nonfinite": True}),
     ("w of `pack_filter`", "", {"packed": True}),
-]
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"])
-@pytest.mark.parametrize(("name", "value", "asked"), PLANNED, ids=lambda one: str(one))
+], ids=lambda one: str(one))  # fmt: skip
 @pytest.mark.parametrize("operation", PROBLEMS)
 def test_arrays_agree_with_the_planner(operation, name, value, asked, dtype):
     """What the planner has no violations of, the function runs, and the reverse."""

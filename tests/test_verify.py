@@ -135,9 +135,8 @@ def spoilt(module, monkeypatch, place, number=0, output=0):
 
 
 @pytest.mark.cover(0, keep=["NHWC", "groups", "volume", "transposed"])
-@pytest.mark.parametrize("name", HELD)
-def test_images_and_volumes_are_held_against_the_reference(monkeypatch, name):
-    problem, channels, among = HELD[name]
+@pytest.mark.parametrize(("problem", "channels", "among"), HELD.values(), ids=HELD)
+def test_images_and_volumes_are_held_against_the_reference(monkeypatch, problem, channels, among):
     x, w = integers_of(problem)
     [one, two], y = conv.verify_conv("it", x, w, problem, degrees=(1, 2), channels=channels)
     assert (one.verdict, two.verdict, two.identical) == ("pass", "pass", True)

@@ -37,9 +37,8 @@ STEPS = {
 
 @pytest.mark.cover(0, keep=["conv2d", "depthwise_conv1d", "causal_conv1d_fn"])
 @pytest.mark.usefixtures("plans", "searched")
-@pytest.mark.parametrize("name", STEPS)
-def test_a_training_step(name):
-    function, image, window, count = STEPS[name]
+@pytest.mark.parametrize(("function", "image", "window", "count"), STEPS.values(), ids=STEPS)
+def test_a_training_step(function, image, window, count):
     with FakeTensorMode():
         x, filters, bias = (torch.empty(shape, device="neuron") for shape in (image, window, window[:1]))
         y = function(x, filters, bias)

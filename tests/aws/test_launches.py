@@ -56,9 +56,8 @@ SOME = ["conv2d", "packed", "initial states"]
 
 
 @pytest.mark.cover(0, keep=SOME)
-@pytest.mark.parametrize("name", CALLS)
-def test_a_launch_follows_the_plan_of_one_search(name, launches, searched):
-    call, arguments, reference = CALLS[name]
+@pytest.mark.parametrize(("call", "arguments", "reference"), CALLS.values(), ids=CALLS)
+def test_a_launch_follows_the_plan_of_one_search(call, arguments, reference, launches, searched):
     expected = reference(*arguments)
     for _ in range(2):
         found = call(*arguments)

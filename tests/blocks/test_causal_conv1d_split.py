@@ -100,10 +100,9 @@ def products(x, layout, chunks):
 @pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
 @pytest.mark.parametrize("layout", ["NCW", "NWC"])
-@pytest.mark.parametrize("name", SPLITS)
-def test_heads(name, layout, dtype):
+@pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
+def test_heads(splits, layout, dtype):
     """Several tiles of tokens, the last one of few, and bits that do not depend on the cores."""
-    splits = SPLITS[name]
     x, w, _, _ = data(splits, 1, 150, dtype=dtype, layout=layout)
     two = nkiconv.causal_conv1d_split(x, w, splits=splits, layout=layout)
     check(two, x, w, splits, layout=layout)

@@ -121,15 +121,14 @@ def test_bits_are_those_of_the_unrolled_kernel(why, asked, change):
 
 
 ONE_TAP = (1, 1, 1, 1, 1, 0, 0)
-#: Volumes whose loops once went wrong: C, K, groups, planes, rows, columns; segments of rows.
-MENDED = [
+
+
+# Volumes whose loops once went wrong: C, K, groups, planes, rows, columns; segments of rows.
+@pytest.mark.parametrize(("algorithm", "shape", "segments"), [
     (GEMM, (1, 1, 1, (1, 2, 1, 1, 1, 0, 2), (30, *ONE_TAP[1:]), (16, *ONE_TAP[1:])), 1),
     (PIXELS, (1, 2, 1, (2, 2, 1, 1, 1, 0, 0), (24, 2, 1, 2, 1, 0, 0), ONE_TAP), 1),
     (PIXELS, (3, 4, 1, (3, 2, 1, 1, 1, 0, 0), (30, 3, 2, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1)), 2),
-]
-
-
-@pytest.mark.parametrize(("algorithm", "shape", "segments"), MENDED)
+])  # fmt: skip
 def test_volumes_whose_loops_once_went_wrong(algorithm, shape, segments, change):
     change(volume_rows, "fewest_tiles", lambda geometry: segments)
     more = {"x_bytes": 256, "planes": "channels"} if algorithm == GEMM else {}

@@ -332,9 +332,8 @@ def with_bad(problem, value, where):
 
 @pytest.mark.cover(7)
 @pytest.mark.parametrize("value", VALUES, ids=str)
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_bad_inputs_follow_the_definition(name, value):
-    problem = PROBLEMS[name]
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_bad_inputs_follow_the_definition(problem, value):
     x, w = with_bad(problem, value, "x")
     truth = conv_ref(x, w, problem)
     assert 0 < np.count_nonzero(~np.isfinite(truth)) < truth.size
@@ -344,10 +343,9 @@ def test_bad_inputs_follow_the_definition(name, value):
 
 @pytest.mark.cover(7)
 @pytest.mark.parametrize("value", VALUES, ids=str)
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_bad_taps_reach_the_outputs_whose_window_has_an_input_there(name, value):
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_bad_taps_reach_the_outputs_whose_window_has_an_input_there(problem, value):
     """Padding is no input: a tap that meets nothing else is not multiplied."""
-    problem = PROBLEMS[name]
     x, w = with_bad(problem, value, "w")
     only = np.zeros(problem.filter_shape)
     only[problem.K // 2, 0, 1, 1] = 1
@@ -362,10 +360,9 @@ def test_bad_taps_reach_the_outputs_whose_window_has_an_input_there(name, value)
 
 
 @pytest.mark.cover(4)
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_without_it_nothing_is_lost(name):
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_without_it_nothing_is_lost(problem):
     """Bad inputs may spread, but every output that the definition spoils is spoilt."""
-    problem = PROBLEMS[name]
     x, w = with_bad(problem, np.nan, "x")
     spoilt = np.isnan(conv_ref(x, w, problem))
     y = run(x, w, problem, 2).astype(np.float64)

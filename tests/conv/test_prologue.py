@@ -72,9 +72,8 @@ SIZES = {
 
 @pytest.mark.cover(5)
 @pytest.mark.parametrize("activation", [None, "relu"])
-@pytest.mark.parametrize("name", SIZES)
-def test_k_packing_keeps_its_zeros(name, activation):
-    problem, sizes = SIZES[name]
+@pytest.mark.parametrize(("problem", "sizes"), SIZES.values(), ids=SIZES)
+def test_k_packing_keeps_its_zeros(problem, sizes, activation):
     config = config_of("stacked", **dict(zip(("rows", "shifts", "outputs", "beside", "apart"), sizes, strict=True)))
     more = {"x_scale": "image", "x_shift": "channel", "x_activation": activation}
     check_exact(problem, config=config, out_dtype="fp32", **more)

@@ -122,9 +122,8 @@ EPILOGUES = {
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("name", CASES)
-def test_statistics_of_y(name, lnc, epilogue, dtype):
-    problem, algorithm, more = CASES[name]
+@pytest.mark.parametrize(("problem", "algorithm", "more"), CASES.values(), ids=CASES)
+def test_statistics_of_y(problem, algorithm, more, lnc, epilogue, dtype):
     precision = {"precision": more["precision"]} if "precision" in more else {}
     config = tuple((key, value) for key, value in more.items() if key != "precision") or None
     dtype = problem.dtype if precision or problem.dtype.startswith("fp8") or dict(config or ()).get("moved") else dtype

@@ -333,10 +333,9 @@ KERN_PERMS = ((0, 1, 2, 3, 4), (0, 4, 1, 2, 3), (0, 3, 4, 2, 1), (1, 0, 3, 2, 4)
 @pytest.mark.parametrize("out_perm", [(0, 1, 2, 3, 4), (0, 2, 3, 4, 1), (0, 4, 1, 2, 3)])
 @pytest.mark.parametrize("in_perm", [(0, 1, 2, 3, 4), (0, 4, 1, 2, 3)])
 @pytest.mark.parametrize("algorithm", [GEMM, K_PACKING, PIXELS, BLOCKS])
-@pytest.mark.parametrize("name", ORDERS)
-def test_every_order_in_memory(name, algorithm, in_perm, out_perm):
+@pytest.mark.parametrize("call", ORDERS.values(), ids=ORDERS)
+def test_every_order_in_memory(call, algorithm, in_perm, out_perm):
     """Exact, or refused by name."""
-    call = ORDERS[name]
     x, w = call.inputs("bf16")
     numbers = {"stride": call.stride, "padding": ((0, 0),) * 3, "feature_group_count": call.groups}
     for kern_perm in KERN_PERMS:

@@ -221,8 +221,8 @@ def test_filters_whose_channels_are_as_many_as_taps(K, T, R, S, layout):
             assert_exact(y, conv_ref(x, w, problem), "bf16")
 
 
-#: Changes of PLAIN_CASE, an algorithm, settings, what else is asked for, message.
-REFUSED = [
+# Changes of PLAIN_CASE, an algorithm, settings, what else is asked for, message.
+@pytest.mark.parametrize(("changes", "algorithm", "settings", "asked", "message"), [
     ({"D": 1, "T": 1}, PIXELS, {}, {}, "T=1, out_perm: neighbouring output channels are"),
     ({"K": 513}, PIXELS, {}, {}, "K=513: activation_stationary takes at most 512 output channels"),
     ({"groups": 2}, PIXELS, {}, {}, "feature_group_count=2, C=8, K=4: activation_stationary takes 1"),
@@ -238,9 +238,6 @@ REFUSED = [
      "planes of y that each see the plane of x"),
     ({"groups": 8, "K": 8, "T": 1, "stride": (2, 1, 1)}, PIXELS, {}, {}, "planes of y that each see the plane of x"),
     ({"lhs_dilation": (2, 1, 1)}, BLOCKS, {"depth": 2}, {}, "config depth=2: weight_stationary needs a plain"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "algorithm", "settings", "asked", "message"), REFUSED)
+])  # fmt: skip
 def test_refusals(changes, algorithm, settings, asked, message):
     check_refused(PLAIN_CASE.replace(**changes), algorithm, message, settings, **asked)

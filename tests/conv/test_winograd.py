@@ -61,9 +61,8 @@ EXACT = {
 
 
 @pytest.mark.cover(10, keep=["far outside", "one plane", "wide"])
-@pytest.mark.parametrize("name", EXACT)
-def test_exact_on_integers(name):
-    of, more = EXACT[name]
+@pytest.mark.parametrize(("of", "more"), EXACT.values(), ids=EXACT)
+def test_exact_on_integers(of, more):
     config = config_of("implicit_gemm", **dict(more.get("config", ())))
     problem = volume(VOLUMES[of], more.get("dtype", "bf16"), more.get("N", 1), more.get("last", False))
     check_exact(problem, config=config, **WINOGRAD)

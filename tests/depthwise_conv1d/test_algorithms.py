@@ -120,10 +120,9 @@ def with_bad(problem, value, where, tap=1):
 @pytest.mark.cover(24)
 @pytest.mark.parametrize("where", ["x", "w"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
-@pytest.mark.parametrize("name", BAD_PROBLEMS)
+@pytest.mark.parametrize("problem", BAD_PROBLEMS.values(), ids=BAD_PROBLEMS)
 @pytest.mark.parametrize("algorithm", TRIED)
-def test_strict_follows_the_definition(algorithm, name, value, where):
-    problem = BAD_PROBLEMS[name]
+def test_strict_follows_the_definition(algorithm, problem, value, where):
     if not runs(algorithm, problem, strict_nonfinite=True):
         return
     x, w = with_bad(problem, value, where)

@@ -198,7 +198,13 @@ def _named(rows, seen=()):
 TABLE = list(_named(_rows()))
 
 
-ASKED = [
+@pytest.mark.cover(
+    52,
+    keep=[
+        *("banded-bands_of_many_channels_at_once-1-bf16-plain", "update-dilation-1-bf16-plain"),
+        "update-groups_that_overlap-1-bf16-plain", "mixed-one_core's_number-1-bf16-plain"],
+)  # fmt: skip
+@pytest.mark.parametrize("request_", [
     PLAIN,
     Request(bias="bf16", activation="relu"),
     Request(bias="fp32", residual="fp16", out_dtype="fp32"),
@@ -207,16 +213,7 @@ ASKED = [
     Request("fp32", None, "fp32", out_dtype="fp32", state=True, final=True),
     Request("fp32", "silu", state=True),
     Request("fp32", "tanh", "fp32", "pre_activation", "fp16"),
-]
-
-
-@pytest.mark.cover(
-    52,
-    keep=[
-        *("banded-bands_of_many_channels_at_once-1-bf16-plain", "update-dilation-1-bf16-plain"),
-        "update-groups_that_overlap-1-bf16-plain", "mixed-one_core's_number-1-bf16-plain"],
-)  # fmt: skip
-@pytest.mark.parametrize("request_", ASKED, ids=lambda request: request.id)
+], ids=lambda request: request.id)  # fmt: skip
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
 def test_every_setting(algorithm, row, config, dtype, request_):
@@ -228,21 +225,18 @@ def test_every_setting(algorithm, row, config, dtype, request_):
     check(problem, request_, 4, whole=request_ == PLAIN, algorithm=algorithm, config=config)
 
 
-#: Channel tiles that are whole or end early, of one image and of several, of rows in one tile, in several, and of one
-#: column.
-STATEFUL = [
+@pytest.mark.cover(4)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("columns", [2, 8192])
+# Channel tiles that are whole or end early, of one image and of several, of rows in one tile, in several, and of one
+# column.
+@pytest.mark.parametrize("row", [
     Row("odd tiles", 1, 1111, 40, 4, 1, (3, 0)),
     Row("images", 4, 650, 31, 4, 1, (3, 2)),
     Row("images of odd tiles", 3, 777, 20, 3, 1, (4, 0), 2),
     Row("tokens", 5, 600, 1, 4, 1, (3, 0)),
     Row("a state of one", 2, 1500, 9, 2, 1, (1, -1)),
-]
-
-
-@pytest.mark.cover(4)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("columns", [2, 8192])
-@pytest.mark.parametrize("row", STATEFUL, ids=lambda row: row.id)
+], ids=lambda row: row.id)  # fmt: skip
 def test_staged_states_are_exact(row, columns):
     config = (("columns", columns),)
     check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
@@ -333,8 +327,10 @@ FOUR_LAGS, ODD = DOT[0].problem("bf16"), UPDATE[1].problem("bf16")
 MOST = Row("most columns", 1, 2, 300 + 64, 300).problem("bf16")
 STRICT = {"strict_nonfinite": True}
 HUGE = {"N": 200_000, "C": 200_000, "K": 200_000, "groups": 200_000}
-#: Algorithm, problem, what is asked for, what the reason has.
-REFUSED = [
+
+
+# Algorithm, problem, what is asked for, what the reason has.
+@pytest.mark.parametrize(("algorithm", "problem", "asked", "text"), [
     ("banded", STRIDE2.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation=2:"),
     ("banded", STRIDE2.replace(rhs_dilation=(1, 2)), {}, "^rhs_dilation=2, stride=2:"),
     ("banded", STRIDE2.replace(stride=(1, 129)), {}, "^block=129, stride=129:"),
@@ -365,10 +361,7 @@ REFUSED = [
     ("update", ODD, STRICT | {"config": TENSOR}, "^strict_nonfinite=True"),
     ("update", ODD.replace(W=1, S=200, padding=((0, 0), (199, 0))), {"request": Request(state=True)}, "states"),
     ("update", ODD.replace(W=3, S=60_000, padding=((0, 0), (59_999, 0))), {"config": TENSOR}, "^Q=3, S=60000:"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("algorithm", "problem", "asked", "text"), REFUSED)
+])  # fmt: skip
 def test_refusals_name_what_they_refuse(algorithm, problem, asked, text):
     assert re.search(text, reason_to_refuse(algorithm, problem, **asked))
 

@@ -116,8 +116,11 @@ def test_a_stream_in_pieces_is_the_whole(algorithm, strict):
         assert used > 0 or scope(algorithm, whole, strict=strict) == REFUSES
 
 
-#: Every way of x and the old state into the next one: columns wide or narrow, rows that fill tiles or not.
-NEXT = [
+@pytest.mark.cover(9, keep=["state_just_long-state-(0, 1, 2, 3)", "long_state_of_one_long_row-state-(0, 1, 2, 3)"])
+@pytest.mark.parametrize("in_perm", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 0, 1)], ids=str)
+@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
+# Every way of x and the old state into the next one: columns wide or narrow, rows that fill tiles or not.
+@pytest.mark.parametrize("row", [
     Row("one token of many rows", 3, 1111, 1, 4, 1, (3, 0)),
     Row("a token and a state of one", 4, 650, 1, 2, 1, (1, 0)),
     Row("tokens fewer than the state", 5, 333, 5, 9, 1, (8, 0)),
@@ -130,14 +133,7 @@ NEXT = [
     Row("many images of one channel", 400, 1, 2, 6, 1, (5, 0)),
     Row("state just long", 2, 70, 3, 257, 1, (256, 0)),
     Row("long state of one long row", 1, 1, 800, 300, 1, (299, 0)),
-]
-LAYOUTS = [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 0, 1)]
-
-
-@pytest.mark.cover(9, keep=["state_just_long-state-(0, 1, 2, 3)", "long_state_of_one_long_row-state-(0, 1, 2, 3)"])
-@pytest.mark.parametrize("in_perm", LAYOUTS, ids=str)
-@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
-@pytest.mark.parametrize("row", NEXT, ids=identity)
+], ids=identity)  # fmt: skip
 def test_the_next_state_is_the_end_of_state_and_row(row, with_state, in_perm):
     """On 1 and 2 cores, any bits: NaN too. Inputs as read by the kernel are those that this perm stores."""
     dtype = "fp32" if row.S == 3 else "bf16"

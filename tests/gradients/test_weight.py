@@ -152,11 +152,10 @@ def test_planes_of_x_are_transposed_once():
         assert ops.count("nc_transpose") == count
 
 
-#: (N, C, K, D, H, T, R) of volumes, whose first and last planes see fewer planes of x, and of images.
-SHAPES = [(2, 64, 64, 16, 112, 3, 1), (1, 24, 160, 6, 40, 3, 3), (2, 4, 9, 4, 24, 3, 3), (8, 40, 80, 1, 28, 1, 3)]
-
-
-@pytest.mark.parametrize(("N", "C", "K", "D", "H", "T", "R"), SHAPES)
+# (N, C, K, D, H, T, R) of volumes, whose first and last planes see fewer planes of x, and of images.
+@pytest.mark.parametrize(("N", "C", "K", "D", "H", "T", "R"), [
+    (2, 64, 64, 16, 112, 3, 1), (1, 24, 160, 6, 40, 3, 3), (2, 4, 9, 4, 24, 3, 3), (8, 40, 80, 1, 28, 1, 3),
+])  # fmt: skip
 def test_the_bound_counts_what_schedules_have(N, C, K, D, H, T, R):
     """Members of a gang, tiles of a core of candidates of least time."""
     sides = tuple((taps // 2,) * 2 for taps in (T, R, R))

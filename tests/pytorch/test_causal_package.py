@@ -79,9 +79,8 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CALLS)
-def test_functions_below_autograd_agree_with_autograd(case):
-    asked = CALLS[case]
+@pytest.mark.parametrize("asked", CALLS.values(), ids=CALLS)
+def test_functions_below_autograd_agree_with_autograd(asked):
     dtype = asked.get("x_dtype", torch.float32)
     x, weight, bias = integers(2, 3, 7, dtype=dtype), integers(3, 4, seed=1), integers(3, seed=2)
     seq_idx = torch.tensor([[0, 0, 1, 1, 1, 2, -1]] * 2, dtype=torch.int32) if "packed" in asked else None

@@ -108,9 +108,8 @@ KEPT = {
 
 
 @pytest.mark.filterwarnings("ignore:.*(quantized tensor creation|torch.jit):")
-@pytest.mark.parametrize("name", KEPT)
-def test_what_stays_has_its_reason(name):
-    make, reason = KEPT[name]
+@pytest.mark.parametrize(("make", "reason"), KEPT.values(), ids=KEPT)
+def test_what_stays_has_its_reason(make, reason):
     module = make()
     kind = type(module)
     report = convert(nn.Sequential(nn.Identity(), module, nn.Conv2d(3, 4, 3)), functional=False)
@@ -292,9 +291,8 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_nkiconv_does_not_take_stays_with_torch_and_is_told_once(case):
-    call, message = REFUSED[case]
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_nkiconv_does_not_take_stays_with_torch_and_is_told_once(call, message):
     expected = call()
     with intercept(), pytest.warns(UserWarning, match="stays with torch") as told:
         found, again = call(), call()

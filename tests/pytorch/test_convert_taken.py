@@ -324,10 +324,9 @@ def assert_agrees(converted, model, *given):
 
 
 @pytest.mark.usefixtures("both_published")
-@pytest.mark.parametrize("name", VIDEOS)
-def test_videos(name, monkeypatch):
+@pytest.mark.parametrize(("make", "known", "change"), VIDEOS.values(), ids=VIDEOS)
+def test_videos(make, known, change, monkeypatch):
     """Known code without copies; state is read in each call."""
-    make, known, change = VIDEOS[name]
     torch.manual_seed(0)
     model = make(3, 4, 3, padding=int(make not in (Flagged, Keeping))).eval()
     report = convert(nn.Sequential(model))

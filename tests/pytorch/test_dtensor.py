@@ -74,9 +74,8 @@ CALLS = {
 
 @pytest.mark.cover(18, keep=["sequences of one row-R", "numbers-S(0)"])
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
-@pytest.mark.parametrize("name", CALLS)
-def test_calls(name, placement, mesh):
-    function, given, by_images = CALLS[name]
+@pytest.mark.parametrize(("function", "given", "by_images"), CALLS.values(), ids=CALLS)
+def test_calls(function, given, by_images, placement, mesh):
     gradients_agree(mesh, function, given, by_images, placement if by_images else Replicate())
 
 

@@ -269,9 +269,8 @@ STAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STAYS)
-def test_what_may_not_be_folded_stays(name):
-    make, reason = STAYS[name]
+@pytest.mark.parametrize(("make", "reason"), STAYS.values(), ids=STAYS)
+def test_what_may_not_be_folded_stays(make, reason):
     model = exact(make())
     [norm] = [where for where, one in model.named_modules() if hasattr(one, "running_mean")]
     report = convert(model, fold_batchnorm=True)

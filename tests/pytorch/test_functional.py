@@ -95,19 +95,16 @@ def test_values_and_derivatives_equal_torchs(name, x, w, more, dtype, mode):
         assert same(derivatives(y, leaves), derivatives(expected, wide))
 
 
-#: operator, zeros before and behind rows and columns, gaps between inputs, stride, dilation
-UNEVEN = [
+@pytest.mark.cover(6)
+@pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
+# operator, zeros before and behind rows and columns, gaps between inputs, stride, dilation
+@pytest.mark.parametrize(("name", "padding", "gaps", "stride", "dilation"), [
     ("conv2d", [2, 0, 1, 3], [1, 1], [1, 1], [1, 1]), ("conv2d", [-1, 2, 0, -2], [1, 1], [2, 1], [1, 2]),
     ("conv2d", [-1, 2, 0, -2], [2, 1], [1, 1], [1, 2]), ("conv2d", [3, 1, 0, 2], [2, 3], [1, 2], [2, 1]),
     ("conv_transpose2d", [2, 0, 1, 3], [1, 1], [1, 1], [1, 1]),
     ("conv_transpose2d", [-1, 2, 0, -2], [2, 1], [1, 1], [1, 2]),
     ("conv_transpose2d", [3, 1, 1, 2], [2, 3], [1, 1], [2, 1]),
-]  # fmt: skip
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
-@pytest.mark.parametrize(("name", "padding", "gaps", "stride", "dilation"), UNEVEN)
+])  # fmt: skip
 def test_derivatives_with_uneven_padding_and_gaps(name, padding, gaps, stride, dilation, mode):
     """With numbers that no function has; against float64 on images that are spread and padded beforehand."""
     leaves, wide = leaves_of((2, 4, 8, 9), (4, 3, 3, 2) if "transpose" in name else (6, 2, 3, 2), (6,))
@@ -159,17 +156,14 @@ def test_modes_are_checked(monkeypatch):
         pytorch.conv2d(X, W)
 
 
-#: Function, input's and weight's shape.
-EMPTY = [
+@pytest.mark.cover(8)
+# Function, input's and weight's shape.
+@pytest.mark.parametrize(("name", "x", "w"), [
     ("conv2d", (0, 4, 8, 8), (4, 4, 3, 3)), ("conv2d", (2, 4, 8, 8), (0, 4, 3, 3)),
     ("conv2d", (2, 4, 8, 8), (4, 4, 0, 3)), ("conv2d", (0, 4, 2, 8), (4, 4, 3, 3)), ("conv1d", (2, 4, 0), (4, 4, 3)),
     *((f"conv{rank}d", (2, 0, *[9] * rank), (8, 0, *[3] * rank)) for rank in EXTENTS),
     *((f"conv_transpose{rank}d", (2, 0, *[9] * rank), (0, 8, *[3] * rank)) for rank in EXTENTS),
-]  # fmt: skip
-
-
-@pytest.mark.cover(8)
-@pytest.mark.parametrize(("name", "x", "w"), EMPTY, ids=str)
+], ids=str)  # fmt: skip
 def test_empty_extents_are_torchs(name, x, w, mode):
     """Results without channels or images, and gradients of zeros, where torch has them."""
     ours, theirs = pair(name)

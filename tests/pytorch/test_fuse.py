@@ -486,9 +486,8 @@ NETS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_norms_take_what_convolutions_return(name):
-    make, shape, expected, passes = NETS[name]
+@pytest.mark.parametrize(("make", "shape", "expected", "passes"), NETS.values(), ids=NETS)
+def test_norms_take_what_convolutions_return(make, shape, expected, passes):
     model = drawn(make()).eval()
     report = convert(model, fuse=True)
     assert {chain.norm: " ".join(chain.statistics) for chain in report.chains if chain.statistics} == expected

@@ -43,9 +43,8 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_other_shapes(name):
-    make, shapes, ran = SHAPES[name]
+@pytest.mark.parametrize(("make", "shapes", "ran"), SHAPES.values(), ids=SHAPES)
+def test_other_shapes(make, shapes, ran):
     both, inputs = pair(make), [image(*one) for one in shapes]
     assert_same(*both, *inputs)
     assert not ran or calls(both[0], *inputs) == ran
@@ -198,9 +197,8 @@ BEHIND = {
 }
 
 
-@pytest.mark.parametrize("name", BEHIND)
-def test_copies_of_first_planes(name):
-    make, shape, said = BEHIND[name]
+@pytest.mark.parametrize(("make", "shape", "said"), BEHIND.values(), ids=BEHIND)
+def test_copies_of_first_planes(make, shape, said):
     found, model = pair(make)
     assert_gradients(found, model, image(*shape))
     assert calls(found, image(*shape)) == said
@@ -417,9 +415,8 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_an_input_that_changes_in_the_meantime_is_refused(name):
-    make, shape, begin, ask = CHANGES[name]
+@pytest.mark.parametrize(("make", "shape", "begin", "ask"), CHANGES.values(), ids=CHANGES)
+def test_an_input_that_changes_in_the_meantime_is_refused(make, shape, begin, ask):
     found, _ = pair(make)
     x = image(*shape)
     with torch.no_grad(), within(found):

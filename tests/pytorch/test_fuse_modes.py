@@ -163,9 +163,8 @@ READ = {
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct:UserWarning")
-@pytest.mark.parametrize("name", READ)
-def test_hooks_that_hand_results_to_cpp(name):
-    read, is_refused = READ[name]
+@pytest.mark.parametrize(("read", "is_refused"), READ.values(), ids=READ)
+def test_hooks_that_hand_results_to_cpp(read, is_refused):
     found, model = pair(lambda: nn.Sequential(*fm.chain()))
     for one in (found, model):
         one[1].register_forward_hook(lambda _module, _given, y: read(y))
@@ -402,9 +401,8 @@ PARAMETRIZED = {
 
 
 @pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("name", PARAMETRIZED)
-def test_parametrized_weights_are_computed_as_often(name, grad):
-    make, shape = PARAMETRIZED[name]
+@pytest.mark.parametrize(("make", "shape"), PARAMETRIZED.values(), ids=PARAMETRIZED)
+def test_parametrized_weights_are_computed_as_often(make, shape, grad):
     model, reads = counted(make)
     report = convert(model.eval(), fuse=True)
     assert not any(reads)

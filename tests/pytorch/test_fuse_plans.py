@@ -144,9 +144,8 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_two_layers(way, priced, monkeypatch):
-    with_norm, plain, one, expected, of_norm, of_layers = WAYS[way]
+@pytest.mark.parametrize(("with_norm", "plain", "one", "expected", "of_norm", "of_layers"), WAYS.values(), ids=WAYS)
+def test_two_layers(with_norm, plain, one, expected, of_norm, of_layers, priced, monkeypatch):
     priced(lambda request: one)
 
     def plan(request, hidden, x_norm):

@@ -76,9 +76,8 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_channels_of_a_projection_are_read_in_place(name):
-    part, first = PARTS[name]
+@pytest.mark.parametrize(("part", "first"), PARTS.values(), ids=PARTS)
+def test_channels_of_a_projection_are_read_in_place(part, first):
 
     def forward(self, hidden):
         mixed = part(self.in_proj(hidden)).transpose(1, 2)
@@ -171,9 +170,8 @@ SLICED = {
 
 
 @pytest.mark.parametrize("compute", ["torch", "simulate"])
-@pytest.mark.parametrize("name", SLICED)
-def test_slices_of_padded_convolutions(name, compute, monkeypatch):
-    make, expected = SLICED[name]
+@pytest.mark.parametrize(("make", "expected"), SLICED.values(), ids=SLICED)
+def test_slices_of_padded_convolutions(make, expected, compute, monkeypatch):
     report, model = convert(drawn(make()), fuse=True), drawn(make())
     assert [block.calls for block in report.blocks if block.calls] == [expected] * bool(expected)
     monkeypatch.setenv("NKICONV_CPU", compute)

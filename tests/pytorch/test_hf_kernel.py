@@ -131,17 +131,14 @@ def test_neuron_takes_its_variant(package):
     assert kernels.get_local_kernel(package).__file__ == str(package / "build/torch-neuron/__init__.py")
 
 
-#: A module of torch and the shape of its input.
-CALLS = [
+@pytest.mark.usefixtures("replaced")
+# A module of torch and the shape of its input.
+@pytest.mark.parametrize(("make", "shape"), [
     (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2, bias=False), (2, 4, 9)),
     (lambda: nn.Conv1d(4, 4, 4, padding="same", groups=4), (4, 9)),
     (lambda: nn.Conv2d(4, 6, 3, stride=(2, 1), padding=(1, 2), dilation=2, groups=2), (2, 4, 7, 8)),
     (lambda: nn.Conv2d(4, 4, 3, padding="same", padding_mode="circular", groups=4), (4, 7, 8)),
-]
-
-
-@pytest.mark.usefixtures("replaced")
-@pytest.mark.parametrize(("make", "shape"), CALLS)
+])  # fmt: skip
 def test_modules(package, make, shape):
     module = filled(make())
     x = integers(*shape, seed=9).requires_grad_()
@@ -205,10 +202,9 @@ def test_kernel_config(package, monkeypatch, name):
 
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("mode", ["torch", "compare"])
-@pytest.mark.parametrize("name", MODELS)
-def test_models(monkeypatch, name, mode):
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_models(monkeypatch, model, mode):
     """fp32 sums in another order; `compare` raises where a kernel is outside its own bound too."""
-    model = MODELS[name]
     made, convolutions = model.with_nkiconv()
     share = nkiconv_torch.convert(made, causal_conv1d=False, functional=False).share(**{model.argument: model.input()})
     assert (convolutions > 0, share.fraction) == (True, 1)

@@ -284,8 +284,9 @@ def test_upsampled_integers_are_exact(taps, padding, groups, mode):
     assert torch.equal(pytorch.conv2d(x, w, None, 1, padding, 1, groups, x_upsample=2), expected)
 
 
-#: class, arguments, input's shape, operator
-MODULES = [
+@pytest.mark.cover(6)
+# class, arguments, input's shape, operator
+@pytest.mark.parametrize(("name", "sizes", "more", "shape", "operator"), [
     ("Conv1d", (6, 4, 3), {"bias": False, "stride": 2, "padding": 2, "groups": 2}, (2, 6, 11), "conv1d"),
     ("Conv1d", (6, 6, 5), {"padding": "same", "dilation": 2, "groups": 6}, (6, 11), "depthwise_conv1d"),
     ("Conv1d", (6, 12, 5), {"groups": 6}, (2, 6, 11), "conv1d"),
@@ -297,11 +298,7 @@ MODULES = [
     ("Conv1d", (6, 4, 3), {"padding": "same", "dilation": 2, "padding_mode": "replicate"}, (6, 9), "conv1d"),
     ("Conv2d", (6, 4, 3), {"padding": (1, 2), "stride": 2, "groups": 2, "padding_mode": "circular"}, (2, 6, 7, 8),
      "conv2d"),
-]  # fmt: skip
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize(("name", "sizes", "more", "shape", "operator"), MODULES, ids=lambda value: str(value)[:30])
+], ids=lambda value: str(value)[:30])  # fmt: skip
 def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
     ours, theirs = (getattr(of, name)(*sizes, **more) for of in (nn, torch.nn))
     filled(ours)
@@ -322,12 +319,11 @@ def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
     assert same([y, *found], [expected, *torch.autograd.grad(expected, [wide, *theirs.parameters()], g.double())])
 
 
-#: in, out, taps, groups, dilation, stride
-CAUSAL = [(6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 2, 2, 2), (4, 4, 1, 4, 5, 1)]
-
-
 @pytest.mark.cover(7)
-@pytest.mark.parametrize(("inputs", "outputs", "taps", "groups", "dilation", "stride"), CAUSAL)
+# in, out, taps, groups, dilation, stride
+@pytest.mark.parametrize(("inputs", "outputs", "taps", "groups", "dilation", "stride"), [
+    (6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 2, 2, 2), (4, 4, 1, 4, 5, 1),
+])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilation, stride, dtype, mode):
     conv = filled(nn.CausalConv1d(inputs, outputs, taps, stride, dilation, groups, dtype=dtype))

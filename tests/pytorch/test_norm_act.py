@@ -135,11 +135,10 @@ CALLS = {
 @in_both
 @pytest.mark.cover(12)
 @pytest.mark.parametrize("look", [contextlib.nullcontext, Seen])
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("numbers", "none", "more"), CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize(("name", "rank"), [(name, rank) for name, form in FORMS.items() for rank in form.ranks])
-def test_gradients(name, rank, call, look, mode):
+def test_gradients(name, rank, numbers, none, more, look, mode):
     """By torch's functions, and by operators, which whoever looks on sees."""
-    numbers, none, more = CALLS[call]
     form = FORMS[name]
     given = [None if i in none else one for i, one in enumerate(form.tensors(rank, **numbers))]
     pair = (functools.partial(one, **more) for one in (form.ours, form.torchs))

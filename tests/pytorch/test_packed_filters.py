@@ -267,7 +267,9 @@ X, W, B = torch.ones(1, 4, 5, 5), torch.ones(6, 4, 3, 3), torch.ones(6)
 RESIDUAL, STATE = torch.ones(1, 6, 3, 3), torch.ones(2, 4, 3)
 CALL = {"input": X, "weight": W, "bias": B, "residual": RESIDUAL, "activation": "silu", "stride": 1}
 STEP = {"x": STATE[..., 0], "conv_state": STATE, "weight": torch.ones(4, 4), "conv_state_indices": torch.arange(2)}
-OTHERS = [
+
+
+@pytest.mark.parametrize(("function", "call", "changes"), [
     *((conv2d, CALL, one) for one in (
         {"input": X[:, :3]}, {"input": X[..., :2]}, {"input": X.int()}, {"weight": W[:, :2]}, {"weight": W.double()},
         {"bias": B[:5]}, {"bias": B.to("meta")}, {"residual": RESIDUAL[..., :2]}, {"residual": RESIDUAL.to_sparse()},
@@ -275,10 +277,7 @@ OTHERS = [
     *((causal_conv1d_update, STEP, one) for one in (
         {"conv_state_indices": torch.tensor([1, 1])}, {"conv_state": STATE.bfloat16()},
         {"conv_state": STATE.clone().requires_grad_()})),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("function", "call", "changes"), OTHERS)
+])  # fmt: skip
 def test_checks_are_made_again_for_another_call(function, call, changes):
     """On the host they are left out after one that is equal in all that they read."""
     for _ in range(2):

@@ -260,9 +260,8 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_comparison_finds_what_differs(name, monkeypatch):
-    module, function, wrong, call, words = WRONG[name]
+@pytest.mark.parametrize(("module", "function", "wrong", "call", "words"), WRONG.values(), ids=WRONG)
+def test_a_comparison_finds_what_differs(module, function, wrong, call, words, monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", "compare")
     call()
     real = getattr(module, function)

@@ -76,9 +76,8 @@ def test_rows_of_a_batch_stay_apart(name, strict):
                 assert torch.equal(clean[row, 2:], spoilt[row, 2:])
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_strictly_only_windows_that_see_it_are_reached(name):
-    function, theirs, shape, filters, how = CALLS[name]
+@pytest.mark.parametrize(("function", "theirs", "shape", "filters", "how"), CALLS.values(), ids=CALLS)
+def test_strictly_only_windows_that_see_it_are_reached(function, theirs, shape, filters, how):
     x, w = values(*shape), values(*filters, seed=1)
     whole = theirs(x, w, **how)
     x[(1, 1, *[size // 2 for size in shape[2:]])] = BAD

@@ -26,11 +26,10 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("make", "shape"), MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("grad", [False, True])
-def test_fused_models_export(name, grad):
+def test_fused_models_export(make, shape, grad):
     """Also for as many images as there are channels, which no guard may tell apart."""
-    make, shape = MODELS[name]
     (found, model), x = pair(make), image(*shape)
     dims = {0: Dim("images", min=2), 2: Dim("rows", min=3)}
     with torch.set_grad_enabled(grad):
@@ -40,9 +39,8 @@ def test_fused_models_export(name, grad):
             assert close(graph(other), model(other), terms_of(model))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_of_rows_compile_whole(name):
-    function, channels, shape = FUNCTIONS[name]
+@pytest.mark.parametrize(("function", "channels", "shape"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_of_rows_compile_whole(function, channels, shape):
     compiled, w = torch.compile(function, backend="aot_eager", dynamic=True, fullgraph=True), image(*shape)
     for x in (image(2, channels, 9), image(3, channels, 14)):
         assert torch.equal(compiled(x, w), function(x, w))

@@ -195,8 +195,8 @@ def test_specs():
         ArraySpec((4, 6), "float64")
 
 
-#: (given, NKI's name)
-NAMES = [
+# (given, NKI's name)
+@pytest.mark.parametrize(("given_dtype", "name"), [
     *((name, name) for name in DTYPES),
     *((info.short, name) for name, info in DTYPES.items()),
     (np.float32, "float32"), (np.dtype("float16"), "float16"), ("<f4", None), (np.bool_, "bool_"), (bool, "bool_"),
@@ -206,10 +206,7 @@ NAMES = [
     (np.int64, "int64"), (int, "int64"), (np.float64, None), (np.complex64, None), (np.dtype(">f4"), None),
     (float, None),
     ("float64", None), ("", None), (None, None), (3, None), (object, None), ("float8_e5m2_x4", None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("given_dtype", "name"), NAMES, ids=lambda value: str(value))
+], ids=lambda value: str(value))  # fmt: skip
 def test_names(given_dtype, name):
     assert canonical(given_dtype) == name
 

@@ -172,10 +172,9 @@ def kernel_of(annotation):
     return jit(kernel)
 
 
-ANNOTATIONS = [nt.tensor, nt.tensor[4, 8], "nt.tensor[4, 8]", "of_no_meaning[4]", int, None]
-
-
-@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
+@pytest.mark.parametrize("annotation", [
+    nt.tensor, nt.tensor[4, 8], "nt.tensor[4, 8]", "of_no_meaning[4]", int, None,
+], ids=str)  # fmt: skip
 def test_declared_shapes(annotation):
     np.testing.assert_array_equal(kernel_of(annotation)(X), X)
     execute(kernel_of(annotation)[2], (ArraySpec((4, 8), "float32"),), trace_only=True)

@@ -84,9 +84,8 @@ GATHERED |= {
 }
 
 
-@pytest.mark.parametrize("name", GATHERED)
-def test_what_a_view_takes(name, rng):
-    view, picture = GATHERED[name]
+@pytest.mark.parametrize(("view", "picture"), GATHERED.values(), ids=GATHERED)
+def test_what_a_view_takes(view, picture, rng):
     values = rng.normal(size=(9, 24)).astype(np.float32)
     expected = np.ascontiguousarray(picture(values))
     same(moved(lambda: view(in_hbm(values)), expected.shape), expected)
@@ -168,9 +167,8 @@ WRITTEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_written(name):
-    start, buffer, write, expected = WRITTEN[name]
+@pytest.mark.parametrize(("start", "buffer", "write", "expected"), WRITTEN.values(), ids=WRITTEN)
+def test_what_is_written(start, buffer, write, expected):
 
     def body():
         out = put(start, buffer=buffer)
@@ -318,14 +316,11 @@ def test_a_copy_onto_itself_reads_before_it_writes():
     assert found.tolist() == [[0, 0, 1, 2, 3, 4, 5, 6]]
 
 
-FILLS = [
+@pytest.mark.parametrize(("dtype", "value", "expected"), [
     ("float8_e4m3", 1.5, 1.5), ("tfloat32", 1 + 3 * 2.0**-11, 1 + 2.0**-9),
     ("bfloat16", 1 + 3 * 2.0**-8, 1 + 2.0**-6), ("float32", 3, 3.0), ("int8", -128, -128),
     ("uint32", 2**32 - 1, 2**32 - 1), ("bool_", True, 1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("dtype", "value", "expected"), FILLS)
+])  # fmt: skip
 def test_memset(dtype, value, expected):
     [found] = results(nisa.memset, out((5, 3), dtype, layout="strided"), value)
     assert found.dtype == DTYPES[dtype].numpy
@@ -400,17 +395,15 @@ def test_dma_compute_accumulates_in_place(rng):
 
 # dma_transpose.
 
-#: Shapes, axes, dtypes, memories and how: hardware takes some shapes of 2 bytes.
-TRANSPOSES = [
+
+# Shapes, axes, dtypes, memories and how: hardware takes some shapes of 2 bytes.
+@pytest.mark.parametrize(("shape", "axes", "dtype", "src", "how"), [
     ((4, 6), (1, 0), "bfloat16", "hbm", {"axes": (1, 0)}), ((128, 3), (1, 0), "float32", "sbuf", {}),
     ((2, 3, 5), (2, 1, 0), "int8", "hbm", {"axes": (2, 1, 0)}), ((2, 3, 4, 5), (3, 1, 2, 0), "bfloat16", "sbuf", {}),
     ((16, 8), (1, 0), "bfloat16", "hbm", {"dge_mode": MODES.hwdge}),
     ((8, 4, 128), (2, 1, 0), "bfloat16", "hbm", {"dge_mode": MODES.hwdge}),
     ((1, 2, 16, 5), (3, 1, 2, 0), "float16", "hbm", {"dge_mode": MODES.hwdge}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("shape", "axes", "dtype", "src", "how"), TRANSPOSES)
+])  # fmt: skip
 def test_dma_transpose_keeps_every_bit(shape, axes, dtype, src, how, rng):
     values = rng.integers(0, 256, (*shape, DTYPES[dtype].itemsize)).astype(np.uint8).view(dtype)[..., 0]
     made = tuple(shape[axis] for axis in axes)

@@ -88,8 +88,10 @@ def test_integer_arithmetic(op, a, b, expected, engine):
 # tensor_scalar, scalar_tensor_tensor, tensor_tensor_scan, reciprocal.
 
 X, Y, COLUMN = (np.array(values, np.float32) for values in ([[1, 5], [2, 6]], [[10, 30], [50, 70]], [[3], [4]]))
-#: An instruction, its operands and settings, and what comes of them.
-VALUES = [
+
+
+# An instruction, its operands and settings, and what comes of them.
+@pytest.mark.parametrize(("call", "operands", "settings", "expected"), [
     (nisa.tensor_scalar, (X, nl.subtract, 2.0, True), {}, [[1, -3], [0, -4]]),
     (nisa.tensor_scalar, (X, nl.less, a_tile(COLUMN, buffer=nl.psum)), {}, [[1, 0], [1, 0]]),
     (nisa.tensor_scalar, (X, nl.subtract, COLUMN, False, nl.subtract, 7.0, True), {}, [[9, 5], [9, 5]]),
@@ -107,27 +109,21 @@ VALUES = [
     (nisa.tensor_tensor_scan, (X, Y, COLUMN, nl.subtract, nl.subtract), {"reverse0": True}, [[-8, -43], [-48, -124]]),
     (nisa.tensor_tensor_scan, (X, Y, 2.0, nl.subtract, nl.add), {"reverse1": True}, [[9, 26], [50, 26]]),
     (nisa.reciprocal, (a_tile(row(1, -8, 64), buffer=nl.psum),), {}, [[1, -0.125, 0.015625]]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "operands", "settings", "expected"), VALUES)
+])  # fmt: skip
 def test_values(call, operands, settings, expected):
     found = result(call, np.shape(expected), nl.bfloat16, *operands, **settings)
     same(found, rounded(expected, "bfloat16"))
 
 
-#: Values, a bitvec op and its operand, other arguments, and what comes of them.
-SHIFTED = [
+# Values, a bitvec op and its operand, other arguments, and what comes of them.
+@pytest.mark.parametrize(("values", "op", "operand", "more", "expected"), [
     ([0b1011, -1], nl.right_shift, 1, {"op1": nl.bitwise_and, "operand1": 0b101}, [0b101, 0b101]),
     ([0, -1, 5], nl.invert, None, {}, [-1, 0, -6]),
     ([-8], nl.right_shift, 1, {}, [(2**32 - 8) >> 1]),
     ([0, 1, 4, 40], nl.left_shift, 3, {"reverse0": True}, [3, 6, 48, 0]),
     ([-1], nl.bitwise_and, 0xFFFF0000, {}, [-65536]),
     ([1, 2**31 - 1], nl.left_shift, 256, {}, [0, 0]),
-]
-
-
-@pytest.mark.parametrize(("values", "op", "operand", "more", "expected"), SHIFTED)
+])  # fmt: skip
 def test_bits_two_ops_invert_wide_counts_and_reversed_shifts(values, op, operand, more, expected):
     given = row(*values, dtype=I32), op, operand
     assert result(nisa.tensor_scalar, (1, len(values)), nl.int32, *given, **more).tolist() == [expected]
@@ -221,29 +217,27 @@ def test_functions_are_exact_to_a_few_fp32_roundings(op, rng):
 TAILS = row(-80.0, -40.0, -12.0, 12.0, 40.0, 3e38)
 #: where formulas meet
 MEET = np.array([np.linspace(-2e-3, 2e-3, 101), np.linspace(-15, 15, 101)], np.float32)
-PLACES = [
+
+
+@pytest.mark.parametrize(("op", "x", "roundings", "floor"), [
     *((op, TAILS, 160, 1e-37) for op in ("gelu", "gelu_apprx_sigmoid", "silu", "mish", "sigmoid", "softplus", "erf")),
     ("tanh", TAILS, 160, 1e-37), ("erf", MEET, 3, 0), ("gelu", MEET, 64, 1e-38),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("op", "x", "roundings", "floor"), PLACES)
+])  # fmt: skip
 def test_tails_and_where_formulas_meet(op, x, roundings, floor):
     assert_relative(activate(op, x), truth(op, x), roundings, floor=floor)
 
 
 SIGNED, TENS = np.array([[1, -2], [3, -4]], np.float32), np.array([[10], [20]], np.float32)
-#: A function, the dtype of its result, what it is of, other settings, and what comes of it.
-ACTIVATED = [
+
+
+# A function, the dtype of its result, what it is of, other settings, and what comes of it.
+@pytest.mark.parametrize(("op", "dtype", "x", "settings", "expected"), [
     (nl.copy, "float32", SIGNED, {"scale": -1.5, "bias": 0.25}, [[-1.25, 3.25], [-4.25, 6.25]]),
     (nl.copy, "tfloat32", SIGNED, {"scale": a_tile(TENS, buffer=nl.psum), "bias": TENS}, [[20, -10], [80, -60]]),
     (nl.copy, "float32", SIGNED.astype(np.int8), {"bias": rounded(TENS, "bfloat16")}, [[11, 8], [23, 16]]),
     (nl.copy, "int16", SIGNED.astype(np.int32), {"scale": TENS, "bias": TENS.astype(np.int8)}, [[20, -10], [80, -60]]),
     (nl.relu, "uint8", a_tile(SIGNED, "float8_e4m3", nl.psum), {"scale": 2.0, "bias": 0.5}, [[2, 0], [6, 0]]),
-]
-
-
-@pytest.mark.parametrize(("op", "dtype", "x", "settings", "expected"), ACTIVATED)
+])  # fmt: skip
 def test_scale_then_bias_then_cast(op, dtype, x, settings, expected):
     found = result(nisa.activation, (2, 2), dtype, op, x, to=nl.psum, **settings)
     assert found.astype(np.float32).tolist() == expected
@@ -357,10 +351,9 @@ ACCUMULATED = {
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", ACCUMULATED)
-def test_accumulation(name):
+@pytest.mark.parametrize(("steps", "expected"), ACCUMULATED.values(), ids=ACCUMULATED)
+def test_accumulation(steps, expected):
     """A matmul adds where others wrote, and begins where none has."""
-    steps, expected = ACCUMULATED[name]
 
     def body():
         dst = nl.ndarray((1, 12), nl.float32, nl.psum)

@@ -288,15 +288,14 @@ def test_topk_ignores_what_lies_beyond_n_leaves_other_columns_and_prefers_lower_
 # range_select.
 
 LOWEST = np.finfo(np.float32).min
-#: Two tests of places 1, 2, 3 and 4, and which of them hold both.
-RANGES = [
-    (nl.greater, 1, nl.less, 4, [2, 3]), (nl.greater_equal, 2, nl.less_equal, 3, [2, 3]),
-    (nl.equal, 4, nl.greater, 0, [4]), (nl.less, 3, nl.equal, 3, []), (nl.less_equal, 2, nl.greater_equal, 2, [2]),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("to", [F32, BF16])
-@pytest.mark.parametrize(("op0", "low", "op1", "high", "held"), RANGES)
+# Two tests of places 1, 2, 3 and 4, and which of them hold both.
+@pytest.mark.parametrize(("op0", "low", "op1", "high", "held"), [
+    (nl.greater, 1, nl.less, 4, [2, 3]), (nl.greater_equal, 2, nl.less_equal, 3, [2, 3]),
+    (nl.equal, 4, nl.greater, 0, [4]), (nl.less, 3, nl.equal, 3, []), (nl.less_equal, 2, nl.greater_equal, 2, [2]),
+])  # fmt: skip
 def test_range_select(op0, low, op1, high, held, to):
     """The maximum is fp32's, whatever is written."""
     data, more = a_tile(row(5, 7, 6, 8.125), buffer=nl.psum), {"reduce_res": out((1, 1), F32), "range_start": 1}

@@ -245,8 +245,8 @@ def test_attributes():
     assert "[128, 64] fp32 in SBUF" in repr(tile)
 
 
-#: (shape on chip, index, shape of the result); the first rows are those of AWS's language guide.
-INDEXED = [
+# (shape on chip, index, shape of the result); the first rows are those of AWS's language guide.
+@pytest.mark.parametrize(("shape", "key", "expected"), [
     ((64, 64, 64), (0, 0, 10), (1, 1)),
     ((64, 64, 64), (slice(0, 64), 0, slice(0, 64)), (64, 64)),
     ((64, 64, 64), (0, ..., slice(None)), (1, 64, 64)),
@@ -256,10 +256,7 @@ INDEXED = [
     ((4, 6), (nl.ds(1, 2), nl.ds(2, 4)), (2, 4)),
     ((4, 6), (np.int64(2), ..., np.int32(5)), (1, 1)),
     ((4, 6, 5, 2, 3), (slice(1, 3), ..., 1, slice(None)), (2, 6, 5, 3)),
-]
-
-
-@pytest.mark.parametrize(("shape", "key", "expected"), INDEXED)
+])  # fmt: skip
 @inside
 def test_indexing_on_chip_keeps_the_partition_dim(shape, key, expected):
     tile, array = filled(shape, nl.sbuf)
@@ -281,7 +278,7 @@ def test_indexing_hbm_drops_dims():
 
 
 # a tensor's shape, a view of it, and the same of NumPy's array
-SEEN = [
+@pytest.mark.parametrize(("shape", "view", "picture"), [
     ((4, 6, 5), lambda t: t.select(0, 2), lambda a: a[2:3]),
     ((4, 6, 5), lambda t: t.slice(2, 1, 5, 3), lambda a: a[:, :, 1:5:3]),
     ((4, 6), lambda t: t.select(1, 3), lambda a: a[:, 3:4]),
@@ -300,10 +297,7 @@ SEEN = [
      lambda a: np.broadcast_to(a.transpose(0, 3, 2, 1), (4, 5, 4, 3))),
     ((4, 3, 1, 5), lambda t: t[:, ::2].reshape_dim(3, (-1, 1)), lambda a: a[:, ::2].reshape(4, 2, 1, 5, 1)),
     ((4, 3, 1, 5), lambda t: t.expand_dim(1).squeeze_dim(1), lambda a: a),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("shape", "view", "picture"), SEEN)
+])  # fmt: skip
 @inside
 def test_what_a_view_sees(shape, view, picture):
     tile, array = filled(shape, nl.sbuf)

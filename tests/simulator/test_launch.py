@@ -258,9 +258,8 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("name", NESTED)
-def test_kernels_that_call_kernels(name):
-    inside, outside, agree = NESTED[name]
+@pytest.mark.parametrize(("inside", "outside", "agree"), NESTED.values(), ids=NESTED)
+def test_kernels_that_call_kernels(inside, outside, agree):
     inner = jit(copied, compile_config=inside)
     if agree:
         np.testing.assert_array_equal(execute(jit(lambda x: inner(x), compile_config=outside), (X,)).outputs, X)

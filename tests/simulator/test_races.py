@@ -157,9 +157,8 @@ DEADLOCKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DEADLOCKS)
-def test_deadlocks(name):
-    body, match = DEADLOCKS[name]
+@pytest.mark.parametrize(("body", "match"), DEADLOCKS.values(), ids=DEADLOCKS)
+def test_deadlocks(body, match):
 
     def kernel():
         body(nl.program_id(0), shared(2, 8))

@@ -221,8 +221,10 @@ def targeted(target):
 
 DTYPES = ("complex64", "float64", ">f4", "object")
 GRIDS = (0, 3, True, "2", (1, 2))
-#: Rules of arguments, results and launches: what passes, what raises, what it says, and whether it names a line here.
-LAUNCHES = [
+
+
+# Rules of arguments, results and launches: what passes, what raises, what it says, and whether it names a line here.
+@pytest.mark.parametrize(("rule", "passes", "raises", "match", "named_line"), [
     *(("NKI022", lambda: returning(nl.shared_hbm), lambda b=b: run(lambda: new(buffer=b)),
        f"returned a tensor of {b.name}", False) for b in (nl.hbm, nl.private_hbm, nl.sbuf, nl.psum)),
     ("NKI023", lambda: returning(nl.shared_hbm), lambda: returning(nl.shared_hbm, 7),
@@ -242,10 +244,7 @@ LAUNCHES = [
     ("NKI035", lambda: [targeted(one) for one in ("trn2", "gen3")], lambda: targeted("trn3"), "only trn2", False),
     *(("NKI150", lambda c=c: run(c, lnc=2), lambda c=c: run(c, lnc=1), "runs on 1 core", True)
       for c in (barrier, swap)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("rule", "passes", "raises", "match", "named_line"), LAUNCHES)
+])  # fmt: skip
 def test_launches(rule, passes, raises, match, named_line):
     passes()
     with pytest.raises(NkiError, match=rule) as caught:

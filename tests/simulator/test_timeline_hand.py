@@ -23,10 +23,9 @@ from nkiconv.simulator.timing import PriceList, Rates
 
 
 # mode, ns to a load's last first packet, to a store's, to issue either
-CHAINS = [("none", 775 + 300, 775 + 150, 58), ("hwdge", 1330 + 300, 1190 + 150, 530)]
-
-
-@pytest.mark.parametrize(("mode", "to_load", "to_store", "issue"), CHAINS)
+@pytest.mark.parametrize(("mode", "to_load", "to_store", "issue"), [
+    ("none", 775 + 300, 775 + 150, 58), ("hwdge", 1330 + 300, 1190 + 150, 530),
+])  # fmt: skip
 def test_load_copy_store(mode, to_load, to_store, issue):
     def body():
         x, y = tile(), tile()
@@ -89,10 +88,9 @@ def test_a_fill_that_others_name_is_kept():
 
 
 # consumer, ns from the producer's end (on Vector) to its start
-HOPS = [("scalar", 37), ("gpsimd", 38), ("vector", 35), ("dma", 32), ("tensor", 52 + 16)]
-
-
-@pytest.mark.parametrize(("consumer", "hop"), HOPS)
+@pytest.mark.parametrize(("consumer", "hop"), [
+    ("scalar", 37), ("gpsimd", 38), ("vector", 35), ("dma", 32), ("tensor", 52 + 16),
+])  # fmt: skip
 def test_hops_from_vector(consumer, hop):
     def body():
         x, y = tile(128, BF16), tile(128, BF16)
@@ -161,10 +159,9 @@ def test_two_queues_share_the_engines_packet_by_packet():
 
 
 # cores, KiB a partition, GB/s: a core's own limit whatever the runs, but what both have of their HBM rises with them
-SHARED = [(1, 2, 409.6), (1, 32, 415), (2, 2, 613), (2, 8, 662), (2, 32, 675)]
-
-
-@pytest.mark.parametrize(("cores", "kib", "rate"), SHARED)
+@pytest.mark.parametrize(("cores", "kib", "rate"), [
+    (1, 2, 409.6), (1, 32, 415), (2, 2, 613), (2, 8, 662), (2, 32, 675),
+])  # fmt: skip
 def test_cores_of_a_pair_share_hbm(cores, kib, rate):
     def body():
         if nl.program_id(0) < cores:

@@ -190,10 +190,7 @@ def test_streams(streams, changes):
 
 
 # phase, when a busy array is released: the first line whose whole window it was busy in, or enough of it
-PHASES = [(0.0, 3413.3), (0.25, 2560.0), (0.26, 2525.9 + 3413.3), (0.9, 3754.7)]
-
-
-@pytest.mark.parametrize(("phase", "released"), PHASES)
+@pytest.mark.parametrize(("phase", "released"), [(0.0, 3413.3), (0.25, 2560.0), (0.26, 2525.9 + 3413.3), (0.9, 3754.7)])
 def test_phase_shifts_the_grid(phase, released):
     """Time 0 lies `phase` of a window behind a line, and the work before it is none."""
     array = throttle(phase)

@@ -283,13 +283,10 @@ def test_matmuls_from_idle(why, case, n, stream, full, half):
 
 
 # share of the time that row tiles may overlap, full rate or half, ns from one's start to that of one on other rows
-ROW_TILES = [
+@pytest.mark.parametrize(("overlap", "throttle", "ns"), [
     (1, False, 64 / 2.4 + 2.5), (0.5, False, (64 + 512) / 2 / 2.4 + 2.5), (0, False, 512 / 2.4 + 2.5),
     (0, True, 2 * 512 / 2.4),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("overlap", "throttle", "ns"), ROW_TILES)
+])  # fmt: skip
 def test_row_tiles_run_side_by_side(overlap, throttle, ns):
     """Two 32-row matmuls on other rows of the array: the second flows 64 rows (inferred) after the first, or later."""
 
@@ -309,10 +306,9 @@ def load(dst, src):
 
 
 # bytes of one contiguous element, ns on its engine
-ELEMENTS = [(32, 10.5), (64, 10.5), (256, 14.2), (512, 23.5), (2048, 80), (4096, 155), (8192, 2 * 155)]
-
-
-@pytest.mark.parametrize(("size", "ns"), ELEMENTS)
+@pytest.mark.parametrize(("size", "ns"), [
+    (32, 10.5), (64, 10.5), (256, 14.2), (512, 23.5), (2048, 80), (4096, 155), (8192, 2 * 155),
+])  # fmt: skip
 def test_elements(size, ns):
     tiles = partial(nl.ndarray, (64, size), BYTE), partial(nl.ndarray, (64, size), BYTE, HBM)
     assert load(*tiles) == near(ns)
