@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .tiles import div_ceil
+from .tiles import P_MAX, div_ceil
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,17 @@ def are_side_by_side(geometry: Geometry) -> bool:
 def is_transposed(geometry: Geometry) -> bool:
     """Whether DMA transposes x: neighbours in HBM are channels, of more than a byte each."""
     return are_side_by_side(geometry) and geometry.hbm_itemsize > 1
+
+
+def moves_pairs(geometry: Geometry) -> bool:
+    """Whether implicit_gemm loads x of single bytes by DMA transposes of two neighbouring channels as one element: of
+    images, with plain filters of one group."""
+    rows, columns, planes = geometry.rows, geometry.columns, geometry.planes
+    plain = geometry.groups == 1 and geometry.packed == 0 and not geometry.flipped and geometry.frames is None
+    images = planes.taps == 1 and sees_own(planes) and rows.lhs_dilation == columns.lhs_dilation == 1
+    pays = geometry.C >= PAIRS_LEAST and (geometry.C > P_MAX or num_taps(geometry) <= PAIRS_TAPS * geometry.C)
+    bytes_pair = geometry.hbm_itemsize == 1 and geometry.C % 2 == 0 and geometry.x_strides[3] > 1
+    return bytes_pair and are_side_by_side(geometry) and plain and images and pays
 
 
 def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
@@ -100,6 +111,10 @@ def outputs_met(
 #: a DMA engine about as long as 256 bytes of long runs (trn2.toml: dma.small_element_ns, element_overhead_ns,
 #: engine_bytes_per_ns), and HBM moves half of them.
 APART_BYTES = 256
+
+#: The fewest channels of fp8 that DMA transposes in pairs; taps for each of the first 128 channels up to which that is
+#: faster than a sorted copy, whose matmuls take two taps. Chosen by modelled times of 32 to 1024 channels.
+PAIRS_LEAST, PAIRS_TAPS = 32, 1 / 8
 
 #: The valid range of a tap: outputs and elements, as `axis.outputs_met` returns them.
 Met = tuple[int, int, int, int, int]

@@ -15,6 +15,7 @@ around x, so that both windows have one shape and a constant distance.
     ALONE    one slot, a matmul a tap, as without pairs
     CHUNKS   two slots of channels, a matmul a tap; the second slot's first `again` partitions repeat channels
     TAPS     one slot, two taps a matmul; the last tap of an odd number has its own matmul
+    NEIGHBOURS   two slots of channels, even and odd ones side by side: DMA transposes both as one element of two bytes
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .cuts import in_batches, window_of
-from .geometry import Axis, Geometry, is_transposed, num_taps, span
+from .geometry import Axis, Geometry, is_transposed, moves_pairs, num_taps, span
 from .settings import ALL, WARM_UPS, Settings, choice, count, double, half, warm_up
 from .tiles import P_MAX, PARTS, SBUF_BYTES, cut, cut_at, div_ceil, share
 
@@ -70,7 +71,7 @@ class ImplicitGemmSettings(Settings):
 
 
 #: How the products of a K tile are paired.
-ALONE, CHUNKS, TAPS = "alone", "chunks", "taps"
+ALONE, CHUNKS, TAPS, NEIGHBOURS = "alone", "chunks", "taps", "neighbours"
 #: Rows of outputs of a folded M tile.
 ROWS = 2
 #: Bytes a partition of SBUF for the filters of a weight-resident group.
@@ -89,7 +90,7 @@ class KTile(NamedTuple):
     @property
     def slots(self) -> int:
         """Slots of its x and of its filters."""
-        return 2 if self.pairing == CHUNKS else 1
+        return 2 if self.pairing in (CHUNKS, NEIGHBOURS) else 1
 
     def first_channel(self, slot: int) -> int:
         """The first of a slot's `cn` channels."""
@@ -129,7 +130,14 @@ def fold_of(geometry: Geometry) -> tuple[int, int]:
     of taps."""
     each, columns = geometry.C // geometry.groups, geometry.columns
     rest, plain = each % P_MAX, each > 1 and has_own_m_tiles(geometry)
-    if rest == 0 or is_transposed(geometry) or not plain or columns.lhs_dilation > 1 or columns.taps > columns.size:
+    if (
+        rest == 0
+        or is_transposed(geometry)
+        or moves_pairs(geometry)
+        or not plain
+        or columns.lhs_dilation > 1
+        or columns.taps > columns.size
+    ):
         return 1, 1
     tiles = 1 if left_over(rest) else 2
     depth = min(P_MAX // div_ceil(rest, tiles), columns.taps)
@@ -220,6 +228,8 @@ def packed_channels(K: int, C: int, taps: int, itemsize: int) -> int:
 
 def paired_k_tiles(geometry: Geometry, whole: int) -> list[KTile]:
     """K tiles of the first `whole` channels in pairs: of channels or, in the last tile of an odd number, of taps."""
+    if moves_pairs(geometry):
+        return [KTile(2 * first, count, 1, NEIGHBOURS) for first, count in cut(whole // 2, P_MAX)]
     count = div_ceil(whole, P_MAX)
     paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
     found = []

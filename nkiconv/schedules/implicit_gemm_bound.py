@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from .cuts import OutTile
-from .geometry import filter_rows, is_transposed, num_taps
+from .geometry import filter_rows, is_transposed, moves_pairs, num_taps
 from .implicit_gemm import (
     TAPS,
     KTile,
@@ -126,7 +126,7 @@ class Bound(Prices):
         if elements == 0:  # its windows are padding alone
             return 0.0
         run = run_of(height, width, *geometry.x_strides[2:4])
-        if is_transposed(geometry):
+        if is_transposed(geometry) or moves_pairs(geometry):
             run = height * width if width == geometry.columns.size else width
             return k_tile.slots * self.transposed_ns(k_tile.cn, elements, run)
         if k_tile.depth > 1 or k_tile.pairing == TAPS:  # rows between zeros

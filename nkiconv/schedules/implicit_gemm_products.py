@@ -25,7 +25,7 @@ from .cuts import (
 from .geometry import Axis, Geometry, Met, filter_rows, num_taps, span, valid_range
 from .implicit_gemm import (
     ALONE,
-    CHUNKS,
+    NEIGHBOURS,
     TAPS,
     Batch,
     ImplicitGemmSettings,
@@ -116,9 +116,10 @@ def m_tile_out_tile(out_tile: OutTile, m_tile: MTile) -> OutTile:
 
 
 def out_tiles_of(
-    geometry: Geometry, k_tiles: Sequence[KTile], step: int, halves: int, settings: ImplicitGemmSettings
+    geometry: Geometry, k_tiles: Sequence[KTile], step: int, halves: int, settings: ImplicitGemmSettings, strict: bool
 ) -> list[OutTile]:
-    """Output tiles of all images; at least `halves` of them. step: output rows that an M tile makes at once."""
+    """Output tiles of all images; at least `halves` of them. step: output rows that an M tile makes at once; strict:
+    whether no zeros may lie between the images of a pair's output tile."""
     P, Q, planes = geometry.rows.out, geometry.columns.out, geometry.planes
     most = settings.x_bytes // (sum(k_tile.slots for k_tile in k_tiles) * geometry.itemsize)
 
@@ -137,7 +138,7 @@ def out_tiles_of(
     apart = zn > 1
     while pn < P and fits(zn, pn + step, qn):
         pn += step
-    if pn >= P and qn >= Q and not apart:
+    if pn >= P and qn >= Q and not apart and not (strict and k_tiles[0].pairing != ALONE):
         zn = next((count for count in range(images_together(geometry, k_tiles), 1, -1) if fits(count, P, Q)), 1)
     num_parts = num_plane_parts(planes, zn)
     if halves > 1 and num_parts % 2 == 1 and num_parts < planes.out and (not apart or P == 1):
@@ -299,7 +300,7 @@ def matmuls_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, out_tile: OutTi
         return []
     every = products(geometry, m_tile, k_tile, out_tile, bank)
     rows = (out_tile.p0 + bank.p0, 1, bank.pn, 0, 0)
-    if k_tile.pairing == CHUNKS and bank.zn > 1:
+    if k_tile.slots > 1 and bank.zn > 1:
         return [replace(one, rows=rows) for one in every]
     if k_tile.pairing != TAPS:
         return every
@@ -343,6 +344,8 @@ class Piece:
     first: int
     count: int
     depth: int
+    #: of NEIGHBOURS, whose slots share blocks
+    slot: int = 0
 
 
 @dataclass(frozen=True)
@@ -401,9 +404,9 @@ def _blocks_of(geometry: Geometry, m_tile: MTile, k_tile: KTile, place: int, mov
     """Blocks of a K tile; only plain taps have several."""
     R, S, kind = filter_rows(geometry), geometry.columns.taps, kind_of(geometry, m_tile, k_tile, moved)
     per_c = geometry.C // geometry.groups
-    own = per_c if m_tile.pack > 1 else k_tile.cn
+    own = per_c if m_tile.pack > 1 else k_tile.cn * (2 if k_tile.pairing == NEIGHBOURS else 1)
     parts = tap_blocks(geometry, own, RAW_BYTES) if kind in (PLAIN, MOVED) else [(0, R, 0, S)]
-    for slot in range(k_tile.slots):
+    for slot in range(1 if k_tile.pairing == NEIGHBOURS else k_tile.slots):
         c0 = 0 if m_tile.pack > 1 else k_tile.first_channel(slot) % per_c
         for r0, rn, s0, sn in parts:
             elements = own * rn * sn if geometry.direct is None else own * num_taps(geometry.direct)
@@ -425,11 +428,13 @@ def _pieces_of(geometry: Geometry, block: FilterBlock, index: int) -> Iterator[P
         first, end = block.s0 // depth, div_ceil(block.s0 + block.sn, depth)
         rest = group_depth(geometry, k_tile, end - 1)
         whole = end if rest == depth else end - 1
-        for row in in_order(block.rn, home_row(geometry, geometry.rows)[0] - block.r0):
+        slots = range(k_tile.slots if k_tile.pairing == NEIGHBOURS else 1)
+        rows = in_order(block.rn, home_row(geometry, geometry.rows)[0] - block.r0)
+        for row, slot in itertools.product(rows, slots):
             for group in range(first, whole, most):
-                yield Piece(index, row, group, min(most, whole - group), depth)
+                yield Piece(index, row, group, min(most, whole - group), depth, slot)
             if whole < end:
-                yield Piece(index, row, whole, 1, rest)
+                yield Piece(index, row, whole, 1, rest, slot)
 
 
 def needs_order(geometry: Geometry) -> bool:

@@ -14,6 +14,7 @@ from .cuts import OutTile, k_tiles_of
 from .geometry import Axis, Geometry, is_transposed, num_taps, valid_range
 from .implicit_gemm import (
     FILTER_BYTES,
+    NEIGHBOURS,
     Batch,
     ImplicitGemmSettings,
     KTile,
@@ -182,7 +183,8 @@ class Schedule:
         y_elements = planes_at_once(geometry) * max(one.zn * one.pn * one.qn for one in tiles)
         y_item = 4 if geometry.direct is None or options.residual else options.epilogue.y_itemsize
         m_tiles = [m_tile for batch in self.batches for m_tile in batch]
-        channels = [m_tile.k_tiles[0].cn // m_tile.pack for m_tile in m_tiles]
+        pairs = 2 if m_tiles[0].k_tiles[0].pairing == NEIGHBOURS else 1
+        channels = [pairs * m_tile.k_tiles[0].cn // m_tile.pack for m_tile in m_tiles]
         blocks = [max(cn * item, min(RAW_BYTES, cn * taps * item)) for cn in channels]
         if by_input(geometry, m_tiles[0]):
             blocks = [m_tile.kn // m_tile.pack * taps * item for m_tile in m_tiles]
@@ -308,7 +310,8 @@ def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, f
         k_tiles = k_tiles_of(batch)
         alike = tuple(k_tiles)
         if alike not in cuts:
-            cuts[alike] = out_tiles_of(geometry, k_tiles, m_tiles[-1].rows, halves, settings)
+            strict = options.strict_nonfinite
+            cuts[alike] = out_tiles_of(geometry, k_tiles, m_tiles[-1].rows, halves, settings, strict)
         items += [Item(index, out_tile) for out_tile in cuts[alike]]
     for first, count in (share(len(items), PARTS, half) for half in range(PARTS)):
         items[first + count - 1] = replace(items[first + count - 1], last=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .geometry import Geometry, images_unsupported, is_transposed
+from .geometry import Geometry, images_unsupported, is_transposed, moves_pairs
 from .implicit_gemm import (
     ALONE,
+    CHUNKS,
     FOLDS,
     PRODUCTS,
     ImplicitGemmSettings,
@@ -61,7 +62,7 @@ def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
     for item in schedule.items if geometry.itemsize == 1 else ():
         for k_tile in schedule.k_tiles[item.batch]:
             place = x_place(geometry, k_tile, item.out_tile)
-            if k_tile.slots > 1:
+            if k_tile.pairing == CHUNKS:
                 most = max(most, place.elements)
             elif k_tile.pairing != ALONE:
                 most = max(most, (rows.taps - 1) * rows.dilation * place.columns)
@@ -163,6 +164,9 @@ def products_unsupported(geometry: Geometry, options: Options, product: str) -> 
     """Why this kind of products does not apply; "" if it does."""
     if (product == "fp16x3") != (geometry.precision == "fp16x3"):
         return f"config product={product}: precision={geometry.precision}; use 'fp16x3' with that precision only"
+    if moves_pairs(geometry):
+        reason = f"config product={product}: DMA transposes channels of fp8 in twos; use 'fp8_pairs'"
+        return "" if product == "fp8_pairs" else reason
     if product != "fp8_pairs":
         return ""
     if geometry.itemsize != 1:

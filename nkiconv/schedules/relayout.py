@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .cuts import cut_planes, most_of
-from .geometry import Geometry, are_side_by_side, is_transposed, parts_of_x, writes_rows
+from .geometry import Geometry, are_side_by_side, is_transposed, moves_pairs, parts_of_x, writes_rows
 from .options import Options
 from .prices import transposed_ns
 from .tiles import P_MAX, PARTS, cut, div_ceil
@@ -57,6 +57,7 @@ class Transposed:
 def copies_x(algorithm: str, geometry: Geometry) -> bool:
     """Whether an algorithm gets a copy of x."""
     own = algorithm in READS_OWN and geometry.hbm_itemsize > 1
+    own = own or (algorithm == "implicit_gemm" and moves_pairs(geometry))
     if algorithm == "weight_stationary":  # planes that are channels are loaded row by row; a cast has no buffer
         own = own and geometry.planes.taps == 1 and geometry.itemsize == geometry.hbm_itemsize
     own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))

@@ -152,6 +152,16 @@ ROWS = {
         if one.groups == 1 and max(one.lhs_dilation) == 1 and 1 < one.C < 128 and one.H * one.W < 10_000 and one.R < 31
     },
 }  # fmt: skip
+#: Channels that are neighbours in HBM: odd numbers of pairs, of K tiles, of images; strides, taps apart, cropped x.
+NEIGHBOURS = {
+    "one K tile": ConvProblem(N=9, C=98, H=5, W=6, K=12, R=3, S=3, padding=SAME),
+    "two K tiles": ConvProblem(N=2, C=258, H=7, W=9, K=130, R=3, S=3, padding=SAME),
+    "three K tiles": ConvProblem(N=1, C=516, H=6, W=7, K=20, R=1, S=3, padding=((0, 0), (-1, 2))),
+    "one tap, every other pixel": ConvProblem(N=3, C=34, H=9, W=8, K=6, R=1, S=1, stride=(2, 2)),
+    "stride, dilation": ConvProblem(
+        N=2, C=256, H=12, W=16, K=20, R=3, S=2, stride=(2, 1), rhs_dilation=(1, 2), padding=((2, 1), (1, 0))),
+    "wide": ConvProblem(N=1, C=130, H=5, W=600, K=7, R=3, S=3, padding=SAME),
+}  # fmt: skip
 #: Settings other than the plan's own.
 FP8_SETTINGS = [
     {"x_bytes": 2000, "shard": "channels"},
@@ -187,6 +197,18 @@ def test_exact_with_other_settings(name, settings):
     assert reason == "" or "fold=inputs" in reason or "order=chunks" in reason
     if reason == "":
         check_exact(problem, w_dtype="fp8_e4m3", config=pairs(**settings))
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("strict_nonfinite", [False, True])
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_channels_that_are_neighbours_in_hbm(name, strict_nonfinite):
+    """DMA transposes two as one element."""
+    problem, given = NEIGHBOURS[name].replace(dtype="fp8_e4m3", layout="NHWC"), {"strict_nonfinite": strict_nonfinite}
+    plan = planned(problem, "implicit_gemm", (), **given)[0]
+    assert {one.pairing for k_tiles in plan.k_tiles for one in k_tiles} == {"neighbours"}
+    for out_perm in ((0, 2, 3, 1), (0, 1, 2, 3)):
+        check_exact(problem, out_perm=out_perm, config=pairs()[:1], **given)
 
 
 @pytest.mark.cover(4)

@@ -14,7 +14,7 @@ from typing import Any
 from ...._nki import nisa, nl
 from ....schedules.cuts import in_order as tap_order
 from ....schedules.geometry import filter_rows, num_taps
-from ....schedules.implicit_gemm import ALONE, group_depth, lies_ready, m_tile_axis, tap_groups
+from ....schedules.implicit_gemm import ALONE, NEIGHBOURS, group_depth, lies_ready, m_tile_axis, tap_groups
 from ....schedules.implicit_gemm_products import (
     BACKWARDS,
     DIAGONALS,
@@ -317,7 +317,8 @@ class Filters:
         """Transpose a piece's taps into one PSUM bank, and evacuate it once for each row of outputs."""
         geometry, m_tile, depth, num = self.geometry, block.m_tile, block.k_tile.depth, piece.count
         tiles, kn = self.tiles_of(block), m_tile.kn
-        count = tiles[0].shape[0] if m_tile.pack > 1 else piece.depth * block.channels
+        step = 2 if block.k_tile.pairing == NEIGHBOURS else 1
+        count = tiles[0].shape[0] if m_tile.pack > 1 else piece.depth * block.channels // step
         shape = (count, num, whole_words(kn, geometry.itemsize))
         transposed_psum = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.psum)
         firsts = range(piece.first * depth - block.s0, (piece.first + num) * depth - block.s0, depth)
@@ -327,9 +328,11 @@ class Filters:
             taps = (spread_groups(raw_sbuf[:, :, piece.row, s], mask_sbuf, into) for s, into in zip(firsts, new))
             transpose_into(transposed_psum, taps)
         else:
-            taps = [raw_sbuf[:, :, piece.row, s : s + piece.depth].permute((0, 2, 1)) for s in firsts]
+            own = raw_sbuf[:, piece.slot :: step, piece.row]
+            taps = [own[:, :, s : s + piece.depth].permute((0, 2, 1)) for s in firsts]
             transpose_into(transposed_psum, taps)
-        shift, row = rows_apart(geometry, m_tile), first_row(geometry, block) + piece.row
+        shift = rows_apart(geometry, m_tile)
+        row = first_row(geometry, block) + piece.slot * geometry.rows.taps + piece.row
         data = transposed_psum[0:count, 0:num, 0:kn]
         for u in range(m_tile.rows):
             r = row + (row // geometry.rows.taps + u) * shift

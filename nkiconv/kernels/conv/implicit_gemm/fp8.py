@@ -1,14 +1,17 @@
 """product="fp8_pairs": x with the zeros that pairs need, and their matmuls; `implicit_gemm` defines pairs.
 
-x of a K tile is [channels, slots, images, rows, columns]. Zeros above and below are stored if a bank has several
-images, one below the other, or if taps pair; zeros left and right only if taps pair.
+x of a K tile is [channels, slots, images, rows, columns], of NEIGHBOURS [pairs of channels, 1, images, rows, (column,
+slot)]. Zeros above and below are stored if a bank has several images, one below the other, or if taps pair; zeros left
+and right only if taps pair.
 """
 
 import itertools
 
 from ...._nki import nisa, nl
-from ....schedules.implicit_gemm import CHUNKS, TAPS, tap_groups
+from ....schedules.implicit_gemm import NEIGHBOURS, TAPS, tap_groups
+from ....schedules.regions import offset_at
 from ....schedules.tiles import size_of
+from ..._dma import load_transposed
 from ..._prologue import load_x
 
 
@@ -16,6 +19,13 @@ def load_paired(operands, geometry, x, h0, hn):
     """Load `hn` rows of a paired XTile, from row h0 of its output tile on."""
     k_tile, out_tile, place, (x_sbuf,) = x.k_tile, x.out_tile, x.place, x.tiles
     top = out_tile.h0 - place.row + h0
+    if k_tile.pairing == NEIGHBOURS:
+        # two channels as an element of two bytes
+        dst = x_sbuf.view(nl.bfloat16)[:, 0, 0 : out_tile.zn, top : top + hn]
+        strides, first = geometry.x_strides, (k_tile.c0, out_tile.d0, out_tile.h0 + h0, place.column)
+        halves, offset = [1, *(step // 2 for step in strides[1:])], offset_at(strides, first) // 2
+        load_transposed(dst, operands.x.view(nl.bfloat16), halves, offset, x.k_tiles == 1, None)
+        return
     for slot, copy_index in itertools.product(range(k_tile.slots), range(k_tile.depth)):
         p = copy_index * k_tile.cn
         dst = x_sbuf[p : p + k_tile.cn, slot, 0 : out_tile.zn, top : top + hn, 0 : place.columns]
@@ -27,6 +37,8 @@ def new_paired(operands, geometry, x):
     """A new tile for x of a paired K tile, with zeros around x."""
     k_tile, out_tile, place, (parts, images, pitch, columns) = x.k_tile, x.out_tile, x.place, x.shape
     slots, top = k_tile.slots, out_tile.h0 - place.row
+    if k_tile.pairing == NEIGHBOURS:
+        slots, columns = 1, 2 * columns
     x_sbuf = nl.ndarray((parts, slots, images, pitch, columns), dtype=operands.x_dtype, buffer=nl.sbuf)
     if out_tile.zn > 1 or k_tile.pairing == TAPS:
         zero(x_sbuf[:, :, :, 0:top])
@@ -60,16 +72,16 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
         return step, (tap[0] * tap_groups(geometry, k_tile) + tap[1]) * kn
 
     at, w_at = tap_place((pair.row, pair.group))
-    slots, slot = k_tile.slots, place.elements
+    (slots, slot), each = (k_tile.slots, place.elements), 2 if k_tile.pairing == NEIGHBOURS else 1
     w_slot = w_sbuf.shape[1] // slots * w_sbuf.shape[2] * kn
-    step, w_step = slot, w_slot
+    step, w_step = 1 if each == 2 else slot, w_slot
     if pair.second is not None:
         step, w_step = (other - own for other, own in zip(tap_place(pair.second), (at, w_at), strict=True))
     row = bank.z0 * place.rows + p0 * geometry.rows.stride - geometry.rows.before - place.row
     at += row * place.columns + q0 * geometry.columns.stride - geometry.columns.before - place.column
-    parts, double = x.shape[0], pair.second is not None or k_tile.pairing == CHUNKS
+    parts, double = x.shape[0], pair.second is not None or slots == 2
     how = {"perf_mode": nisa.matmul_perf_mode.double_row} if double else {}
-    window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, qn]]
+    window = [[each * place.columns * geometry.rows.stride, count], [each * geometry.columns.stride, qn]]
     stationary = [[slots * w_slot, parts], *([[w_step, 2]] if double else []), [1, m_tile.kn]]
     moving = [[slots * slot, parts], *([[step, 2]] if double else []), *window]
     sums = one.banks[0].reshape((m_tile.kn, bank.zn * apart, bank.qn))
@@ -77,7 +89,7 @@ def multiply_pair(geometry, one, x, factor, pair, accumulate):
     nisa.nc_matmul(
         dst=sums[0 : m_tile.kn, p : p + count, q : q + qn],
         stationary=w_sbuf.ap(pattern=stationary, offset=w_at),
-        moving=factor.x_sbuf.ap(pattern=moving, offset=at),
+        moving=factor.x_sbuf.ap(pattern=moving, offset=each * at),
         accumulate=accumulate,
         **how,
     )
