@@ -33,6 +33,9 @@ ONE = (0, 1)
 #: Matmul columns that transposes of x and gy run ahead; those that transposes of later tiles run ahead bank by bank,
 #: and columns of matmuls between banks: chosen by modelled times.
 AHEAD, FAR, PACE = 2048, 12_288, 512
+#: Columns of transposes of several rows of windows that one instruction evacuates: over 177 filter gradients 384 take
+#: 0.998 of the time of one row, 0.84 at best and 1.02 at worst (modelled); 512 take 1.07 at worst.
+TOGETHER = 384
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,8 @@ def load_blocks(work, feed, index):
             load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
         load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
-    # whole planes on row tiles are runs
-    by_rows = is_channels_last(geometry.x_strides) or settings.side == 1
+    # whole planes are runs
+    by_rows = is_channels_last(geometry.x_strides) or settings.rows < geometry.rows.out
     load_tile(work, pieces, tile, blocks, one.planes, 1 if by_rows else settings.rows)
 
 

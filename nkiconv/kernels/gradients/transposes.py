@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._nki import nisa, nl
 from ...schedules.blocks import GY_TRANSPOSED
-from ...schedules.blocks_transposes import SLABS, plane_seen, sides_of
+from ...schedules.blocks_transposes import SLABS, TOGETHER, plane_seen, sides_of
 from ...schedules.cuts import places_inside
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, size_of, some_of, whole_words
 from .._dma import copy
@@ -116,32 +116,42 @@ def load_windows(work, tile, x_sbuf, t):
 
 
 def transposes_of_piece(work, ahead, side, rows, tile_sbuf):
-    """Load and transpose rows (first, count) of a Side into a tile; each step evacuates a bank."""
+    """Load and transpose rows (first, count) of a Side into a tile; each step evacuates a bank: places of a row of
+    windows, or several rows of a single member."""
     loads, sources, span, first = side.loads(rows), [], side.columns, side.channels[0] - side.first
     raw = load_piece(work, ahead, side, rows, loads) if loads else None
     needed = range(div_ceil(rows[0], side.rows.spacing) * side.rows.spacing, sum(rows), side.rows.spacing)
     members, channels, itemsize = side.members[1], side.channels[1], work.geometry.itemsize
     room = whole_words(channels, itemsize)
+    most = BANK_BYTES // (members * room * itemsize)
+    high = max(1, TOGETHER // room // side.places) if members == 1 else 1
+    filled = 0
     for index, row in enumerate(needed):
         # zeros are put around rows before earlier rows are evacuated from PSUM
         for later in needed[len(sources) : index + SLABS - 1]:
             sources.append(source_of(work, ahead, side, raw, rows, later))
-        # lines of the tile, one for each member
-        lines = along(side.members[0] * side.rows.extent + row, members, side.rows.extent)
+        # lines of the tile, one for each member, or one for each row
+        line = side.members[0] * side.rows.extent + row - filled * side.rows.spacing
+        lines = along(line, members + filled, side.rows.extent if members > 1 else side.rows.spacing)
         into = tile_sbuf[:, lines, 0 : span.extent, first : first + channels]
         if sources[index] == None:
             nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
             continue
         row_sbuf, start = sources[index]
-        for place, count in cut(side.places, BANK_BYTES // (members * room * itemsize)):
-            bank = next(ahead.banks).view(tile_sbuf.dtype)[:, 0 : count * members * room]
-            bank = bank.reshape((nl.tile_size.pmax, count, members, room))[0 : side.units, :, :, 0:channels]
+        is_full = filled + 1 == high or index + 1 == len(needed) or sources[index + 1] == None
+        for place, count in cut(side.places, most):
+            if filled == 0:
+                bank = next(ahead.banks).view(tile_sbuf.dtype)[:, 0 : high * members * count * room]
+                bank = bank.reshape((nl.tile_size.pmax, high * members, count, room))[0 : side.units, :, :, 0:channels]
             for at in range(count):
                 columns = along(start + (place + at) * span.spacing, span.count, span.step)
-                nisa.nc_transpose(dst=bank[:, at], data=row_sbuf[:, :, :, columns], engine=nisa.engine.tensor)
-            places = along(place * span.spacing, count, span.spacing)
-            copy_balanced(into[0 : side.units, :, places], bank.permute((0, 2, 1, 3)), work.ledger)
-            yield
+                dst = bank[:, filled : filled + members, at]
+                nisa.nc_transpose(dst=dst, data=row_sbuf[:, :, :, columns], engine=nisa.engine.tensor)
+            if is_full:
+                places = along(place * span.spacing, count, span.spacing)
+                copy_balanced(into[0 : side.units, :, places], bank[:, 0 : filled + members], work.ledger)
+                yield
+        filled = 0 if is_full else filled + 1
 
 
 def load_piece(work, ahead, side, rows, loads):
