@@ -9,7 +9,7 @@ from ..simulator.timing.target import Target
 from .channel_pieces import parts_of
 from .cuts import Outputs, axis_elements, window_of
 from .depthwise_blocks import BlockSchedule
-from .geometry import Geometry, filter_rows, is_transposed, num_phases, num_taps, writes_rows
+from .geometry import Geometry, filter_rows, is_transposed, num_phases, num_taps
 from .moving_filters import num_transposes
 from .options import Options
 from .patches import PatchSchedule
@@ -24,7 +24,7 @@ class Bound(Prices):
     """A lower bound of a schedule's time in ns, on the busier of two cores: its busiest engine, plus the start-up."""
 
     def __init__(self, target: Target, geometry: Geometry, options: Options, plan: Any) -> None:
-        super().__init__(target, geometry, options)
+        super().__init__(target, plan.points if isinstance(plan, PatchSchedule) else geometry, options)
         self.plan = plan
 
     def ns(self) -> float:
@@ -33,35 +33,12 @@ class Bound(Prices):
             PixelSchedule: self.pixels,
             RowSchedule: self.rows,
             BlockSchedule: self.blocks,
-            PatchSchedule: self.patches,
+            PatchSchedule: self.pixels,
             WindowSchedule: self.windows,
         }
         target, busy = self.target, kinds[type(self.plan)]()
         transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns + target.hop_tensor_ns
         return target.round_trip_ns + transposed_ns + overlapped_ns(*busy)
-
-    def patches(self) -> tuple[float, ...]:
-        """ns of the Tensor Engine and of evacuation, which wait for the first filters and x, of DMA, and of triggers of
-        DMA transposes, which one queue issues."""
-        plan, geometry, target, first = self.plan, self.geometry, self.target, self.plan.items[0]
-        C, K, S, W = geometry.C, geometry.K, geometry.columns.taps, geometry.columns.size
-        taps, rows, y_item = first.r[1] * S, first.n[1] * first.i[1], self.options.epilogue.y_itemsize
-        filters_ns = self.moved_ns(C * K * taps, taps * (K if first.r[1] == filter_rows(geometry) else 1))
-        widths = [kn * rn * S for (_, kn), (_, rn) in plan.banks(geometry, first)]
-        array_ns = plan.side * len(plan.k_tiles) * sum(map(self.matmul_ns, widths))
-        x_ns = self.moved_ns(C * rows * W, C if is_transposed(geometry) else first.i[1] * W)
-        parts, run = rows * plan.settings.across, plan.side * S * (1 if writes_rows(geometry) else K)
-        y_ns = self.moved_ns(parts * K * taps * plan.side, run, parts, y_item)
-        read_ns = plan.side * (sum(widths) * target.vector_ns + len(widths) * target.vector_fixed_psum_ns) / READERS
-        tiles, first_ns = div_ceil(len(plan.items), PARTS), filters_ns + x_ns + y_ns
-        triggers_ns = tiles * len(plan.k_tiles) * target.hwdge_again_ns * is_transposed(geometry)
-        ends_ns = filters_ns + array_ns
-        return (
-            first_ns + tiles * array_ns,
-            first_ns + tiles * read_ns,
-            ends_ns + tiles * (x_ns + y_ns),
-            ends_ns + triggers_ns,
-        )
 
     def windows(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for the first windows, of evacuation, and of DMA; filters come first."""
@@ -109,7 +86,7 @@ class Bound(Prices):
             else:
                 read_ns += tiles * kn * source.fold * self.target.vector_ns / READERS
             y = tile.zn * tile.pn * tile.qn * source.fold * kn
-            y_ns = self.moved_ns(times * y, kn * sizes.side)
+            y_ns = self.moved_ns(times * y, plan.run(kn))
             moved_ns += times * self.window_ns(tile) + (1 + self.options.residual) * y_ns
         if streamed_ns * self.target.half_rate < self.target.window_work * sums_ns:
             sums_ns /= self.target.half_rate  # matmuls of few columns never end the throttle's half rate
@@ -128,6 +105,7 @@ class Bound(Prices):
                 found += copied_ns if source.copies > source.step else 0.0
             else:
                 run, copies = columns if geometry.x_strides[3] == 1 else 1, source.copies / source.step
+                run *= rows if run == wn == source.columns.size else 1  # whole rows without zeros between
                 found += self.moved_ns(elements * copies * own.count, run, source.copies * own.count)
         return found
 

@@ -18,11 +18,11 @@ from .depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blo
 from .geometry import Geometry, is_transposed, num_phases
 from .long_kernels import UNROLLED_NS, too_many_tiles
 from .options import Options
-from .patches import PatchSchedule, PatchSettings, make_patches, parts_of_rows
+from .patches import PatchSettings, is_patches, make_patches, points_of
 from .pixel_tiles import SHARDS, PixelSchedule, PixelSettings, make_pixels, seen_rows
 from .prices import Prices, met_outputs
 from .settings import Config, values_of
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, fits_sbuf
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, fits_sbuf
 from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, num_written, stored_together
 from .windows import WindowSettings, make_windows
 
@@ -38,7 +38,7 @@ LOOP_FROM_NS, LOOPS = 5e5, (2, 1)
 WINDOWS, HEIGHTS, CHANNELS, SIZES = 10, 4, (8, 16, 32, 64, 128), 6
 
 #: The schedules of this algorithm.
-Schedule = PixelSchedule | RowSchedule | BlockSchedule | PatchSchedule
+Schedule = PixelSchedule | RowSchedule | BlockSchedule
 
 
 def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule | None, str]:
@@ -72,8 +72,8 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
     elif isinstance(settings, RowSettings):
         made = make_rows(geometry, options, settings)
     elif isinstance(settings, PatchSettings):
-        if (W := geometry.columns.size) % settings.across > 0:
-            return None, f"config across={settings.across}: must divide W={W}; use {parts_of_rows(geometry)[0]}"
+        if (W := geometry.columns.size) % settings.side > 0:
+            return None, f"config side={settings.side}: must divide W={W}; use 1"
         made = make_patches(geometry, options, settings)
     elif isinstance(settings, WindowSettings):
         made = make_windows(geometry, options, settings)
@@ -136,8 +136,11 @@ def candidates(
         folds = [fold for fold in values_of(given, "fold", FOLDS) if least_ns(target, geometry, fold) <= most_ns]
         yield from least(pixels_tried(geometry, options, given, folds), whole)
     else:
-        name, values = ("across", parts_of_rows(geometry)) if kind is PatchSettings else ("shard", SHARDS)
-        yield from least((kind.read(config, **{name: one}) for one in values_of(given, name, values)), whole)
+        tried = [{"shard": shard} for shard in values_of(given, "shard", SHARDS)]
+        if kind is PatchSettings:
+            sides = values_of(given, "side", sides_of(geometry))
+            tried = [{**one, "side": side} for one in tried for side in sides]
+        yield from least((kind.read(config, **one) for one in tried), whole)
 
 
 def pixels_tried(
@@ -175,8 +178,10 @@ def shifts_of(geometry: Geometry, fold: int) -> list[int]:
 
 
 def sides_of(geometry: Geometry) -> list[int]:
-    """Numbers of neighbours on a partition that are tried: divisors of Q."""
-    most = min(geometry.columns.out, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
+    """Numbers of neighbours on a partition that are tried: divisors of Q, of patches where two tiles of results fit."""
+    results = SBUF_BYTES // 2 if is_patches(geometry) else RESULT_BYTES
+    geometry = points_of(geometry) if is_patches(geometry) else geometry
+    most = min(geometry.columns.out, SIDE_MAX, results // (geometry.K * geometry.hbm_itemsize))
     return [1, *(side for side in range(2, most + 1) if geometry.columns.out % side == 0)]
 
 

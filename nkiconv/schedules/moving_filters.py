@@ -26,6 +26,8 @@ class FilterSchedule:
     by_rows: ClassVar[bool]
     #: whether K tiles are rows of taps of a channel
     of_windows: ClassVar[bool] = False
+    #: whether output channels are those of taps of a channel
+    of_patches: ClassVar[bool] = False
 
     k_tiles: list[list[KTilePiece]]
     places: list[list[Place]]

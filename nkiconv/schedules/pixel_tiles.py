@@ -366,6 +366,10 @@ class PixelSchedule(FilterSchedule):
         rest = [] if self.rest is None else [self.rest]
         return [self.source] * (len(self.k_tiles) - len(rest)) + rest
 
+    def run(self, columns: int) -> int:
+        """Elements of a run of y with so many columns of filters."""
+        return columns * self.sizes.side
+
 
 def padded_taps(geometry: Geometry, source: Source) -> tuple[int, int, int]:
     """(zeros above, rows, columns) of a filter's taps with zeros around them, and between rows that are apart: the taps
@@ -384,25 +388,24 @@ def packs_filters(geometry: Geometry, source: Source, way: str) -> bool:
     return way in ("array", "dma") and plain and source.copies > 1 and fits
 
 
-def make_pixels(geometry: Geometry, options: Options, config: PixelSettings) -> PixelSchedule | None:
+def make_pixels(geometry: Geometry, options: Options, config: PixelSettings, each: int = 1) -> PixelSchedule | None:
     """The PixelSchedule of settings. None if SBUF has no room or a window's steps are too large, or if rows of y are
-    folded and cores share channels or the filters need several groups."""
+    folded and cores share channels or the filters need several groups. each: of patches, the output channels that
+    groups of filters have together."""
     fold, own, item = config.fold, geometry.C - config.rest, geometry.itemsize
     source = source_of(replace(geometry, C=own), fold, config.shifts, config.side)
     rest = source_of_rest(geometry, fold, config.rest) if config.rest else None
     k_tiles = [[own_piece(*part)] for part in (*cut(own, P_MAX), *([(own, config.rest)] if rest else ()))]
-    way = way_of(geometry, False)
+    way = way_of(geometry, False) if each == 1 else "copy"
     packs = packs_filters(geometry, source, way)
     k_bytes = item * (source.taps * fold if packs else len(k_tiles) * num_taps(geometry))
-    if not fits_sbuf(k_bytes):
-        return None
-    most_k = min(geometry.K, max(1, FILTER_BYTES // k_bytes))
-    count = div_ceil(geometry.K, most_k)
+    channels = geometry.K // each
+    count = div_ceil(channels, max(1, FILTER_BYTES // (k_bytes * each)))
     if fold > 1 and (count > 1 or config.shard == "channels"):
         return None
     if count > 1 or config.shard == "channels":
-        count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
-    batches = cut_into(geometry.K, count)
+        count = min(channels, div_ceil(count, PARTS) * PARTS)
+    batches = [(first * each, some * each) for first, some in cut_into(channels, count)]
     most_elements = X_BYTES // (len(k_tiles) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
     # the least output tile of all is a block of rows
@@ -435,7 +438,7 @@ def adds_bias_by_ones(geometry: Geometry, options: Options, plan: PixelSchedule)
     takes less, 0.42 ns a column, than Vector's pass for the bias, 1.04 ns as another for the residual."""
     products = 1 + sum(source.taps for source in plan.sources)
     epilogue, passes = options.epilogue, 1 + options.residual
-    plain = geometry.fast and epilogue.norm is None and not options.strict_nonfinite
+    plain = geometry.fast and epilogue.norm is None and not (options.strict_nonfinite or plan.of_patches)
     return epilogue.bias and plain and 2 * products < 5 * passes
 
 

@@ -21,7 +21,7 @@ def _said(algorithm, geometry, options, plan):
         kinds = {
             depthwise_blocks.BlockSchedule: depthwise_blocks.block_bytes,
             volume_rows.RowSchedule: volume_rows.row_bytes,
-            patches.PatchSchedule: patches.patch_bytes,
+            patches.PatchSchedule: lambda _, *rest: pixel_tiles.pixel_bytes(plan.points, *rest),
             windows.WindowSchedule: windows.window_bytes,
         }
         return kinds.get(type(plan), pixel_tiles.pixel_bytes)(geometry, plan, options)

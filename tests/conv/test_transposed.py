@@ -214,7 +214,7 @@ EXACT = {
     "Toeplitz blocks: depthwise": (PLAIN_GROUPS["depthwise"], PIXELS, {}),
     **{f"rows: {why}": (one, PIXELS, {}) for why, one in VOLUMES.items()},
     **{f"patches: {why}": (one, PIXELS, {}) for why, one in PATCHES.items()},
-    **{f"patches: {n} parts of rows": (PATCHES["parts of rows"], PIXELS, {"across": n}) for n in (1, 3)},
+    **{f"patches: {n} neighbours": (PATCHES["parts of rows"], PIXELS, {"side": n}) for n in (1, 3)},
     # channels side by side in memory, where pixels are the stationary operand
     "pixels: strided": (STRIDED, PIXELS, {}),
     "pixels: folded": (FOLDED, PIXELS, {}),
@@ -383,7 +383,7 @@ def test_refusals(changed, message):
     (FEW["quadrants"], K_PACKING, k_packed(8, 2, 2, filters="straight"), "filters=straight: a rotated filter is rev"),
     (VOLUMES["few channels"], GEMM, {"planes": "channels"}, "planes=channels: needs .*not those of transposed conv"),
     (PATCHES["image"], PIXELS, {"warmup": -1}, "warmup=-1: must be an int from 0"),
-    (PATCHES["image"], PIXELS, {"across": 3}, "across=3: must divide W=4; use 4"),
+    (PATCHES["image"], PIXELS, {"side": 3}, "side=3: must divide W=4; use 1"),
     (PATCHES["image"], PIXELS, {"residual": np.zeros((2, 3, 12, 16), np.float32)},
      "residual, y_norm: patches take none; use implicit_gemm"),
     (PATCHES["image"], PIXELS, {"x_activation": "silu"}, "x_activation: patches take none; use implicit_gemm"),

@@ -15,7 +15,6 @@ from ...schedules.conv_algorithms import fills_partitions, plan_of, seen_by
 from ...schedules.geometry import num_phases, num_taps
 from ...schedules.implicit_gemm import X_BYTES, ImplicitGemmSettings
 from ...schedules.long_kernels import UNROLLED_NS
-from ...schedules.patches import parts_of_rows
 from ...schedules.planes import (
     dmas_of_piece,
     is_by_plane,
@@ -184,11 +183,9 @@ class ActivationStationary(ConvAlgorithm):
         geometry = plain_of(self.name, shape.geometry)
         if not now:
             return []  # none of the tried sizes fit
-        for name, tried in (("side", activation_stationary_candidates.sides_of), ("across", parts_of_rows)):
-            if name in now:
-                every = tried(geometry)
-                near = [one for one in every if one < now[name]][-1:] + [one for one in every if one > now[name]][:1]
-                values[name] = near
+        if "side" in now:
+            every, side = activation_stationary_candidates.sides_of(geometry), now["side"]
+            values["side"] = [one for one in every if one < side][-1:] + [one for one in every if one > side][:1]
         if "rows" in now:
             apart = geometry.rows.stride * num_phases(geometry.rows)
             values["rows"] = [now["rows"] - apart, now["rows"] + apart]

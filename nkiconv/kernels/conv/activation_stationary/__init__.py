@@ -16,7 +16,7 @@ The Tensor Engine adds the bias of NHWC where products are few, in parts of bf16
     |        | taps                     |                        |               |               |              |
     | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
     |        |                          | each at the next tap   | of rows       |               |              |
-    | patches| x, a column of rows      | c                      | 128 rows of x | k, taps       | plain        |
+    | patches| x                        | c                      | 128 pixels    | k, taps       | plain        |
     | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
     | wise   |                          |                        |               | blocks of y   |              |
 

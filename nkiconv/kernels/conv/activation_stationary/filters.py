@@ -80,10 +80,13 @@ class Filters:
         if self.plan.of_windows:
             offset, strides = offset + own.r * by_r, (by_r, by_s, 1, by_k)
             shape = (own.count // geometry.columns.taps, geometry.columns.taps, 1, self.kn)
+        if self.plan.of_patches:
+            (K, S), strides = self.plan.patch, (by_c, by_k, by_r, by_s)
+            offset, shape = own.c0 * by_c + self.k0 // (K * S) * by_r, (own.count, K, self.kn // (K * S), S)
         if geometry.packed > 0:
             load_packed(tile_sbuf, w_hbm, geometry, own.c0, own.count, self.k0, self.kn)
         elif self.plan.way == "copy":
-            copy(tile_sbuf, w_hbm.ap(pattern=pattern_of(strides, shape), offset=offset))
+            copy(tile_sbuf.reshape(shape), w_hbm.ap(pattern=pattern_of(strides, shape), offset=offset))
         else:
             load_transposed(tile_sbuf.reshape(shape), w_hbm, strides, offset, False, self.ledger)
 

@@ -1,85 +1,76 @@
-"""Patches of y: columns of x are stationary, filters move as they are stored, rows of y are stored as runs.
+"""Patches of y: pixels of x are stationary, their filters of all taps move, rows of y are stored as runs.
 
-Results are [(image, row, part of a row), k, row of taps, column, column of taps] on chip; in NHWC channels are last.
+Results are [pixels, k, row of taps, neighbour, column of taps] on chip; in NHWC channels are last.
 """
 
 from itertools import product
 
 from ...._nki import nl
 from ....schedules.geometry import writes_rows
-from ....schedules.tiles import div_ceil
+from ....schedules.pixel_tiles import blocks_of, pixels_of
+from ....schedules.tiles import parts_of_images, size_of
 from ..._epilogue import evacuate
-from ..._prologue import load_x
-from ..._warm import warm_up
-from ..regions import load_filters, offset_at, store_regions
+from ..regions import offset_at, store_regions
 from .loop import Core, bias_of
+from .pixels import Bank, PixelCore
 
 
-class PatchCore(Core):
-    """The loop of a core over output tiles of patches; weights: by rows of taps, the filters [c, k, r, s] of each K
-    tile."""
+class PatchCore(PixelCore):
+    """The loop of a core over output tiles of pixels of x; patch: the problem's Geometry; leaving: the tile of results
+    of the block whose banks are being evacuated."""
 
-    def tiles(self, items):
-        """Output tiles of items; x of the next one, and its filters if its rows of taps are new, are loaded ahead."""
-        plan, geometry, self.weights, after = self.plan, self.geometry, {}, None
-        warm_up(self.zeros_sbuf, plan.settings.warmup, 1)
-        self.load_bias(0, geometry.K)
-        for index, item in enumerate(items):
-            x = self.load_tile(item) if after is None else after
-            after = self.load_tile(items[index + 1]) if index + 1 < len(items) else None
-            parts, patch = item.n[1] * item.i[1] * plan.settings.across, (item.r[1], plan.side, geometry.columns.taps)
-            shape = (parts, geometry.K, *patch) if writes_rows(geometry) else (parts, *patch, geometry.K)
-            stored_sbuf = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
-            y_sbuf = stored_sbuf if writes_rows(geometry) else stored_sbuf.permute((0, 4, 1, 2, 3))
-            for column, (k, r) in product(range(plan.side), plan.banks(geometry, item)):
-                yield self.bank_of(item, x, y_sbuf, column, k, r)
-            self.store_patches(item, stored_sbuf)
+    def __init__(self, operands, geometry, options, plan):
+        super().__init__(operands, plan.points, options, plan)
+        self.patch = geometry
 
-    def load_tile(self, item):
-        """Load x of an output tile, [c, image, row, column] of each K tile; after each K tile's x its filters of the
-        rows of taps, unless they are loaded."""
-        geometry, operands, found, fresh = self.geometry, self.operands, [], item.r not in self.weights
-        own = self.weights.setdefault(item.r, [])
-        for c0, cn in self.plan.k_tiles:
-            shape = (cn, item.n[1], item.i[1], geometry.columns.size)
-            found.append(nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf))
-            load_x(found[-1], operands, geometry, (c0, item.n[0], item.i[0], 0), ledger=self.ledger)
-            if fresh:
-                block = *item.r, 0, geometry.columns.taps
-                own.append(load_filters(operands, geometry, (0, geometry.K), (c0, cn), block, True))
-        return found
+    def load_bias(self, k0, kn, fold=1):
+        """As Core's, of all output channels."""
+        Core.load_bias(self, 0, self.patch.K)
 
-    def bank_of(self, item, x, y_sbuf, column, k, r):
-        """A bank of sums of output channels and rows of taps, each (first, count), at a column of each partition's part
-        of a row, as `run` takes it."""
-        (k0, kn), (r0, rn), parts, S, Q = k, r, y_sbuf.shape[0], self.geometry.columns.taps, self.geometry.columns.size
-        acc_psum = nl.ndarray((parts, kn, rn, S), dtype=nl.float32, buffer=nl.psum)
-        channels, rows = slice(k0, k0 + kn), slice(r0 - item.r[0], r0 - item.r[0] + rn)
+    def rows_of(self, item):
+        """(first, count) of rows of taps of an item."""
+        size = size_of(self.plan.patch)
+        return tuple(one // size for one in self.plan.batches[item.batch])
 
-        def products(_):
-            for index, (x_sbuf, w_sbuf) in enumerate(zip(x, self.weights[item.r])):
-                cn, images, height = x_sbuf.shape[0:3]
-                stationary = x_sbuf[0:cn, 0:images, 0:height, column : Q : self.plan.side]
-                yield acc_psum, stationary, w_sbuf[0:cn, channels, rows, 0:S], index > 0
+    def banks_of(self, item, columns):
+        """Banks of an item, a pixel of each partition after the other."""
+        plan = self.plan
+        parts, tiles = plan.banks_of(self.rows_of(item)[1]), range(plan.sizes.side)
+        every = product(blocks_of(plan.sizes, item.out_tile), tiles, parts)
+        return [Bank(block, t, 1, 0, k[1] * r[1] * plan.patch[1], part=(k, r)) for block, t, (k, r) in every]
 
-        def leave():
-            bias, options = bias_of(self.bias_sbuf, k0, acc_psum.shape), self.options
-            into = y_sbuf[0:parts, channels, rows, column, 0:S]
-            evacuate(into, acc_psum, bias, None, options.epilogue, self.ledger, options.strict_nonfinite)
+    def moving_of(self, filters, bank):
+        """A bank's filters [c, k, row of taps, column of taps]."""
+        ((k0, kn), (r0, rn)), (K, S) = bank.part, self.plan.patch
+        by_rows = filters.reshape((filters.shape[0], K, filters.shape[1] // (K * S), S))
+        return by_rows[:, k0 : k0 + kn, r0 : r0 + rn]
 
-        return products, leave
+    def evacuate_bank(self, item, bank):
+        """Evacuate a bank into its block's results; after the last bank of a block store them."""
+        options, (K, S), ((k0, kn), (r0, rn)), side = self.options, self.plan.patch, bank.part, self.plan.sizes.side
+        parts, rows, by_rows = pixels_of(bank.block), self.rows_of(item)[1], writes_rows(self.patch)
+        if self.leaving is None:
+            shape = (parts, K, rows, side, S) if by_rows else (parts, rows, side, S, K)
+            self.leaving = nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf)
+        y_sbuf = self.leaving if by_rows else self.leaving.permute((0, 4, 1, 2, 3))
+        into, acc = y_sbuf[:, k0 : k0 + kn, r0 : r0 + rn, bank.t0], bank.psum.reshape((parts, kn, rn, S))
+        bias = bias_of(self.bias_sbuf, k0, acc.shape)
+        evacuate(into, acc, bias, None, options.epilogue, self.ledger, options.strict_nonfinite)
+        if (bank.t0 + 1, k0 + kn, r0 + rn) == (side, K, rows):
+            self.store_patches(item, bank.block)
+            self.leaving = None
 
-    def store_patches(self, item, y_sbuf):
-        """Store the rows of y of an output tile by plane of taps, and rows of NCHW by output channel, as an access
-        pattern has few dimensions."""
-        geometry, plan, parts, (first, rows) = self.geometry, self.plan, y_sbuf.shape[0], item.r
-        _, by_n, by_p, by_q, *_ = geometry.y_strides
-        T, R, wide = geometry.planes.taps, geometry.rows.taps, plan.side * geometry.columns.taps
-        outer = [[T * by_n, item.n[1]], [R * by_p, item.i[1]], [wide * by_q, plan.settings.across]]
-        channels, run = (geometry.K, wide) if writes_rows(geometry) else (1, wide * geometry.K)
-        y_sbuf = y_sbuf.reshape((parts, channels, rows, run))
-        for k, t in product(range(channels), range(first // R, div_ceil(first + rows, R))):
-            r0, end = max(first, t * R), min(first + rows, (t + 1) * R)
-            offset = offset_at(geometry.y_strides, (k, item.n[0] * T + t, item.i[0] * R + r0 - t * R, 0))
-            region = ((0, 0, 0), [*outer, [by_p, end - r0], [1, run]], offset)
-            store_regions(self.operands.y, y_sbuf[0:parts, k, r0 - first : end - first], [region])
+    def store_patches(self, item, block):
+        """Store the rows of y of a block by plane of taps, and rows of NCHW by output channel, as an access pattern has
+        few dimensions."""
+        (_, by_n, by_p, by_q, *_), out_tile, (first, rows) = self.patch.y_strides, item.out_tile, self.rows_of(item)
+        (K, S), T, R = self.plan.patch, self.patch.planes.taps, self.patch.rows.taps
+        wide, n, i = self.plan.sizes.side * S, out_tile.z0 + block.z, out_tile.p0 + block.p
+        outer = [[T * by_n, block.zn], [R * by_p, block.pn], [wide * by_q, block.units]]
+        channels, run = (K, wide) if writes_rows(self.patch) else (1, wide * K)
+        y_sbuf = self.leaving.reshape((self.leaving.shape[0], channels, rows, run))
+        for k, (t, place, count) in product(range(channels), parts_of_images(first, rows, R)):
+            r = first + place - t * R
+            offset = offset_at(self.patch.y_strides, (k, n * T + t, i * R + r, out_tile.q0 * S))
+            region = ((0, 0, 0), [*outer, [by_p, count], [1, run]], offset)
+            store_regions(self.operands.y, y_sbuf[:, k, place : place + count], [region])

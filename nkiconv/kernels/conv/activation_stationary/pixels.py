@@ -38,7 +38,7 @@ from .loop import Core
 @dataclass
 class Bank(nl.NKIObject):
     """Sums [pixels, tile, k] of tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the group's first;
-    taps: the taps at which each tile sees x."""
+    taps: the taps at which each tile sees x; part: of patches, output channels and rows of taps."""
 
     block: Block
     t0: int
@@ -47,6 +47,7 @@ class Bank(nl.NKIObject):
     kn: int
     psum: object = None
     taps: object = None
+    part: object = None
 
     def of(self, tile_sbuf, fold, side):
         """The bank's part [pixels, tile, row, k] of its block's tile [pixels, (row, side, K)]; None for None."""
@@ -222,7 +223,7 @@ class PixelCore(Core):
             filters, source = self.filters.tiles[k_tile], self.plan.sources[k_tile]
             for tap in range(source.taps):
                 for bank in banks:
-                    moving = filters[:, tap, bank.k0 : bank.k0 + bank.kn]
+                    moving = self.moving_of(filters[:, tap], bank)
                     for tile, seen in enumerate(bank.taps):
                         if tap in seen or source is self.plan.rest:
                             x = self.pixels_at(out_tile, windows[k_tile], bank, tile, k_tile, tap)
@@ -240,6 +241,10 @@ class PixelCore(Core):
                 self.evacuate_bank(item, bank)
 
         return products, leave
+
+    def moving_of(self, filters, bank):
+        """A bank's filters of one tap."""
+        return filters[:, bank.k0 : bank.k0 + bank.kn]
 
     def taps_seen(self, out_tile, block, tile):
         """Taps at which the pixels of a block's tile do not see zeros between elements of x."""
