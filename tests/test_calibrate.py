@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run
 from hidden_device import HiddenDevice, hidden_constants
-from shell import run
 
 import nkiconv
 from nkiconv import cases

@@ -10,10 +10,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from commands import done, run
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from shell import done, run
 
 from nkiconv import ConvProblem, __version__, cases, plan
 from nkiconv.planner import cache, entry

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from cli_files import wav
+from commands import done
 from PIL import Image
-from shell import done
 
 import nkiconv
 from nkiconv.tools.cli import files

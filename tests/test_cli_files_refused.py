@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from cli_files import RGB, SILENCE, TAPS, X, good_files, png, wav
+from commands import run
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from shell import run
 
 from nkiconv.errors import NkiconvError
 from nkiconv.tools.cli import files

@@ -7,7 +7,7 @@ import dataclasses
 import json
 
 import pytest
-from shell import done, run
+from commands import done, run
 
 import nkiconv
 from nkiconv import ConvProblem, Plan

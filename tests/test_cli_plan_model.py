@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from commands import ROOT, process
-from shell import done, run
+from commands import ROOT, done, process, run
 
 import nkiconv
 

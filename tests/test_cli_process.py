@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, process
-from typer.testing import CliRunner
+from commands import done as invoked
 
 from nkiconv.tools import doctor
-from nkiconv.tools.cli import app
 
 STUB = 'raise ImportError("WRONG PACKAGE. Please install the package from AWS")\n'
 #: An `nki` that works: our simulator under AWS's names.
@@ -205,11 +204,10 @@ def test_what_makes_launches_under_torch_xla_slow(site, monkeypatch, target, adv
 
 
 def test_the_command():
-    result = CliRunner().invoke(app, ["doctor"])
-    assert result.exit_code == 0
+    result = invoked("doctor")
     for text in ("numpy", "torch-neuronx", "kernels run on", "NKICONV_NKI=", "ready for trn2:"):
         assert text in result.stdout
-    report = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    report = json.loads(invoked("doctor", "--json").stdout)
     assert report["ok"]
     assert report["provider"] in ("simulator", "aws")
     assert {"numpy", "nki", "neuronx-cc"} <= {package["name"] for package in report["packages"]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_files import good_files
-from shell import run
+from commands import run
 
 from nkiconv.tools import verify
 from nkiconv.tools.cli.file_work import Work

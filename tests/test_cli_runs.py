@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import process
+from commands import done, process, run
 from fake_device import FakeDevice, off_by_one
-from shell import done, run
 from tolerances import assert_relative
 
 from nkiconv.tools import doctor

@@ -10,8 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from commands import ROOT
-from shell import run
+from commands import ROOT, run
 
 from nkiconv import cases
 from nkiconv.simulator.profiling.settings import ignore

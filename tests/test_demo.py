@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import run
 
 from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.tools import demo
-from nkiconv.tools.cli import app
 from nkiconv.tools.cli.show import verdict
 from nkiconv.tools.demo import eeg, photograph, plots, training
 from nkiconv.tools.demo.curves import Curves
@@ -34,7 +33,7 @@ def small_picture(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_picture")
 def test_the_tour(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "new" / "folder"), "--json"])
+    result = run("demo", "--out", tmp_path / "new" / "folder", "--json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["ok"]) == (0, True)
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == PICTURES
@@ -65,7 +64,7 @@ def test_a_failed_check_is_an_exit_status(failed, monkeypatch, tmp_path):
     report = SimpleNamespace(ok=False, as_dict=dict)
     part = demo.Part((report,), ()) if failed == "report" else demo.Part((), (), (apart,))
     monkeypatch.setattr(demo, "run", lambda out, advance: part)
-    assert CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"]).exit_code == 1
+    assert run("demo", "--out", tmp_path, "--json").exit_code == 1
 
 
 def test_the_verdict_names_what_training_follows():

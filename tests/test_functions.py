@@ -8,6 +8,7 @@ import pytest
 import torch
 from tolerances import assert_within_limit, integer_inputs
 from torch.nn import functional as F
+from torch_exact import spread
 
 import nkiconv
 from nkiconv import conv2d, conv3d, depthwise_conv1d
@@ -85,12 +86,9 @@ def torchs(name, x, w, bias=None, pad=(), lhs_dilation=1, **more):
         return getattr(F, name)(x, w, bias, **more).numpy()
     axes = x.ndim - 2
     gaps = lhs_dilation if isinstance(lhs_dilation, tuple) else (lhs_dilation,) * axes
-    spread = torch.zeros(*x.shape[:2], *((size - 1) * gap + 1 for size, gap in zip(x.shape[2:], gaps, strict=True)))
-    spread = spread.double()
-    spread[(..., *(slice(None, None, gap) for gap in gaps))] = x
     more = {"groups": x.shape[1] if "depthwise" in name else 1} | more
     w = w[:, None] if w.ndim == 2 else w
-    return getattr(F, f"conv{axes}d")(F.pad(spread, pad), w, bias, **more).numpy()
+    return getattr(F, f"conv{axes}d")(F.pad(spread(x, gaps), pad), w, bias, **more).numpy()
 
 
 @pytest.mark.cover(12)

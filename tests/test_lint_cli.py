@@ -6,9 +6,8 @@ import json
 import re
 
 import pytest
-from commands import ROOT
+from commands import ROOT, run
 from lint_calls import HEAD, findings, found_at, places, write
-from shell import run
 
 from nkiconv.lint import RULES, lint
 from nkiconv.tools.cli import app

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 import pytest
+from commands import run
 from conv_calls import arguments
-from typer.testing import CliRunner
 
 import nkiconv
 from nkiconv import ConvProblem, UnsupportedError, cases, plan
@@ -23,7 +23,6 @@ from nkiconv.planner.robust import Regrets, expected, percent_of
 from nkiconv.planner.timekeeper import Trial
 from nkiconv.planner.timing import trace
 from nkiconv.simulator.timing import Rates
-from nkiconv.tools.cli import app
 from nkiconv.tools.suites.profiles import profile_case
 
 pytestmark = pytest.mark.simulator_only
@@ -361,7 +360,7 @@ def test_per_cent(value, percent):
 
 def test_the_table_has_regrets_where_they_were_asked_for(plans):
     plain, found = (
-        next(csv.DictReader(CliRunner().invoke(app, ["plan", "short", "--format", "csv", *more]).stdout.splitlines()))
+        next(csv.DictReader(run("plan", "short", "--format", "csv", *more).stdout.splitlines()))
         for more in ([], ["--robust", "on"])
     )
     assert not {"worst regret", "worst constant", "fastest us", "its regret"} & set(plain)

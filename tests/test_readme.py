@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from shell import done
+from commands import ROOT, done
 from typer.main import get_command
 
 import nkiconv
@@ -30,7 +30,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[1]
 #: The front page and what it leads to, by name; the pages of docs/api are docstrings (test_api_pages.py).
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isa_tiles import result
 from tolerances import FLOAT64_ROUNDINGS, FLOAT64_SUMS, assert_within_limit
 from torch.nn import functional as F
-from torch_exact import activation_of
+from torch_exact import activation_of, spread
 
 from nkiconv import bounds
 from nkiconv._nki import nisa
@@ -43,14 +43,11 @@ def inputs(problem):
 
 
 def torch_conv(x, w, problem):
-    """The same convolution by torch, of an array and a tensor: zeros inserted by indexing, F.pad, then F.conv2d."""
-    rows, columns = problem.lhs_dilation
-    dilated = np.zeros((*x.shape[:2], (x.shape[2] - 1) * rows + 1, (x.shape[3] - 1) * columns + 1))
-    dilated[:, :, ::rows, ::columns] = x
+    """The same convolution by torch, of an array and a tensor: zeros inserted, F.pad, then F.conv2d."""
     (top, bottom), (left, right) = problem.padding
     if min(left + problem.width.dilated, right + problem.width.dilated) < 0:  # torch refuses to crop beyond an edge
         return 0 * w.sum() + torch.zeros(problem.N, problem.K, problem.P, problem.Q)
-    padded = F.pad(torch.from_numpy(dilated), (left, right, top, bottom))
+    padded = F.pad(spread(torch.from_numpy(x), problem.lhs_dilation), (left, right, top, bottom))
     options = {"stride": problem.stride, "dilation": problem.rhs_dilation, "groups": problem.groups}
     return F.conv2d(padded, w, **options)
 

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conv_calls import combined
+from gradients import LAYOUTS, last
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, norms
@@ -25,11 +26,6 @@ SHAPES = {
 def data(shape, dtype=np.float32, mean=0.0, seed=0):
     """Normal numbers of this mean and a standard deviation of 1."""
     return (np.random.default_rng(seed).standard_normal(shape) + mean).astype(dtype)
-
-
-def last(x):
-    """Channels last, and the layout's name."""
-    return np.ascontiguousarray(np.moveaxis(x, 1, -1)), {3: "NWC", 4: "NHWC", 5: "NDHWC"}[x.ndim]
 
 
 def triples_of(x):
@@ -67,7 +63,7 @@ def check_norm(found, x, weight=None, bias=None, norm="group", num_groups=32, ep
 @pytest.mark.parametrize("name", SHAPES)
 def test_statistics_of_channels(name, dtype, lnc):
     x = data(SHAPES[name], dtype)
-    for one, layout in ((x, None), last(x)):
+    for one, layout in ((x, None), (last(x), LAYOUTS[x.ndim - 2][1])):
         stats = nkiconv.channel_stats(one, layout=layout, lnc=lnc)
         assert stats.shape == (lnc, *x.shape[:2], 3)
         assert stats.dtype == np.float32
@@ -131,7 +127,7 @@ def test_many_means_of_a_core(N, C, norm, num_groups, affine):
 def test_non_finite_numbers_stay_in_their_channel(bad, is_last, images):
     x = data((images, 4, 5, 6))
     x[1, 2, 3, 4] = bad
-    given, layout = last(x) if is_last else (x, "NCHW")
+    given, layout = (last(x), "NHWC") if is_last else (x, "NCHW")
     with np.errstate(invalid="ignore"):
         stats = nkiconv.channel_stats(given, layout=layout)
         finite = np.isfinite(combined(stats)[2])

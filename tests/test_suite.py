@@ -8,19 +8,16 @@ import json
 import math
 import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
-from shell import done, run
-from typer.testing import CliRunner
+from commands import ROOT, done, run
 
 from nkiconv import cases, simulator
 from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.rules import DIRECTIONS
 from nkiconv.simulator import isa, language
 from nkiconv.tools import bench
-from nkiconv.tools.cli import app
 from nkiconv.tools.suites import csv_rows, deepbench, nki_library, profile_table, suite
 from nkiconv.tools.tables import readme
 
@@ -108,8 +105,7 @@ def test_rows_and_picture_of_conv2d(tmp_path):
     assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
 
 
-FILE = Path(__file__).parents[1] / "profiles" / "modelled_trn2.csv"
-COMMITTED = {(row["case"], row["dtype"]): row for row in profile_table.read(FILE)}
+COMMITTED = {(row["case"], row["dtype"]): row for row in profile_table.read(ROOT / "profiles" / "modelled_trn2.csv")}
 #: Rows with more instructions take seconds to tens of seconds: `make test-all` checks them.
 QUICK_INSTRUCTIONS = 1_500
 
@@ -215,7 +211,7 @@ def quick(monkeypatch):
 
 @pytest.mark.usefixtures("quick")
 def test_the_table_as_json():
-    found = json.loads(CliRunner().invoke(app, ["bench-simulator", "--json"]).stdout)
+    found = json.loads(run("bench-simulator", "--json").stdout)
     [case] = found["cases"]
     assert (case["num_instructions"] > 40, case["num_not_replayed"]) == (True, 0)
     assert case["instructions_per_second"] == pytest.approx(1e6 / case["simulated_us"])

@@ -47,18 +47,14 @@ def test_one_wrong_element_is_found(monkeypatch):
     assert found.worst_ratio == found.max_error / found.bound
 
 
-# why, value of x at [0, 2, 10], change to y, number of wrong elements
-NONFINITE = [
-    ("NaN where it belongs", np.nan, None, 0),
-    ("NaN that should not be there", 0.0, np.nan, 1),
-    ("Inf that should not be there", 0.0, np.inf, 1),
-    ("a number where NaN belongs", np.nan, 0.0, 1),
-]
+#: Value of x at [0, 2, 10], change to y, number of wrong elements.
+NONFINITE = {
+    "NaN where it belongs": (np.nan, None, 0), "NaN that should not be there": (0.0, np.nan, 1),
+    "Inf that should not be there": (0.0, np.inf, 1), "a number where NaN belongs": (np.nan, 0.0, 1),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "change", "wrong"), [row[1:] for row in NONFINITE], ids=[row[0] for row in NONFINITE]
-)
+@pytest.mark.parametrize(("value", "change", "wrong"), NONFINITE.values(), ids=NONFINITE)
 def test_nonfinite_numbers(value, change, wrong):
     x, w, problem = arrays()
     x[0, 2, 10] = value

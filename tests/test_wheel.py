@@ -8,11 +8,10 @@ import sys
 import tarfile
 import venv
 import zipfile
-from pathlib import Path
 
 import pytest
+from commands import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Of the repository, what is no source of it.
 GENERATED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "demo-out")
 

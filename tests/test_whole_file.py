@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from shell import run
+from commands import run
 
 from nkiconv.planner import cache, timekeeper, timing
 from nkiconv.whole_file import whole_file

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch_neuronx
+from causal import integers as ints
 from chained import made
 from launched import follows_plan, problem_of
 from torch.nn import functional as F
@@ -14,11 +15,6 @@ from nkiconv.errors import UnsupportedError
 from nkiconv.launches import advise_target
 from nkiconv.planner import Request, cache, child
 from nkiconv.pytorch.computers import device
-
-
-def ints(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed + len(shape))
-    return torch.randint(-3, 4, shape, generator=generator).float()
 
 
 def causal(x, w, bias, initial_states=None, return_final_states=False):

@@ -11,8 +11,8 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from conv_calls import FLOATS, integers
-from depthwise import EDGE, Row, normals, row_of, run, same_bits, truth
+from conv_calls import FLOATS, integers, normals
+from depthwise import EDGE, Row, row_of, run, same_bits, truth
 from draws import cores
 from epilogue import PLAIN, Request, check, check_stored, draw, fitting, keywords
 from scope import check_in_scope, runs

@@ -1,4 +1,4 @@
-"""Commands of the repository that are scripts and no packages: run as from a shell, and their modules, for tests."""
+"""Commands for tests: of `nkiconv`, and of the repository's scripts, run as from a shell, and modules of these."""
 
 import importlib.util
 import os
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +20,22 @@ def process(*words, front=(), cwd=None, stdout=subprocess.PIPE, **environment):
         [sys.executable, *map(str, words)], env={**os.environ, "PYTHONPATH": paths, **environment}, cwd=cwd,
         stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=900, check=False,
     )  # fmt: skip
+
+
+def run(*arguments, width=120):
+    """Invoke `nkiconv` with these arguments, so many columns wide; nothing but a clean exit may come out of it."""
+    from nkiconv.tools.cli import app
+
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(width)})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def done(*arguments, width=120):
+    """As `run`, of what must succeed."""
+    result = run(*arguments, width=width)
+    assert result.exit_code == 0, result.output
+    return result
 
 
 def called(main, *arguments):

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import nkiconv
-from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref
 
 
@@ -81,12 +79,6 @@ EDGE = [
 def row_of(rows: Sequence[Row], why: str) -> Row:
     """The row of a table by what it is there for."""
     return next(row for row in rows if row.why == why)
-
-
-def normals(rng: np.random.Generator, problem: ConvProblem) -> tuple[Any, Any]:
-    """x and w of unit normals, rounded to the problem's dtype."""
-    x = rng.standard_normal(problem.input_shape, dtype=np.float32).astype(DTYPES[problem.dtype])
-    return x, rng.standard_normal(problem.filter_shape, dtype=np.float32).astype(DTYPES[problem.dtype])
 
 
 def arguments(problem: ConvProblem) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import hypothesis
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from torch_exact import spread
 
 import nkiconv
 from nkiconv.problem import DTYPES
@@ -45,21 +46,11 @@ def expected(x, gy, shape, axes, groups):
     w64 = torch.tensor(w, requires_grad=True)
     around = [one for axis in reversed(axes) for one in axis[4:6]]
     numbers = {"stride": tuple(axis[2] for axis in axes), "dilation": tuple(axis[3] for axis in axes)}
-    padded = torch.nn.functional.pad(spread_out(x64, axes), around)
+    gaps = [axis[6] if len(axis) > 6 else 1 for axis in axes]
+    padded = torch.nn.functional.pad(spread(x64, gaps), around)
     y = FORWARD[len(axes)](padded, w64, groups=groups, **numbers)
     y.backward(torch.tensor(gy.astype(np.float64)))
     return w64.grad.numpy(), gy.astype(np.float64).sum((0, *range(2, gy.ndim))), x64.grad.numpy(), w
-
-
-def spread_out(x, axes):
-    """x with the zeros of lhs_dilation between its elements, the seventh number of an axis."""
-    for at, axis in enumerate(axes):
-        steps = axis[6] if len(axis) > 6 else 1
-        places = torch.arange(axis[0]) * steps
-        shape = list(x.shape)
-        shape[at + 2] = int(places[-1]) + 1
-        x = torch.zeros(shape, dtype=x.dtype).index_copy(at + 2, places, x)
-    return x
 
 
 def last(array):

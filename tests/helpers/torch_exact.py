@@ -35,6 +35,14 @@ def same(found, expected):
     )
 
 
+def spread(x, gaps):
+    """x [N, C, ...] with zeros between its elements, which lie so many places apart on each axis."""
+    sizes = ((size - 1) * gap + 1 for size, gap in zip(x.shape[2:], gaps, strict=True))
+    found = x.new_zeros(*x.shape[:2], *sizes)
+    found[(..., *(slice(None, None, gap) for gap in gaps))] = x
+    return found
+
+
 def torchs(name, x, w, bias=None, **more):
     """What nkiconv's function of this name says, by torch's."""
     if isinstance(more.get("padding"), tuple) and isinstance(more["padding"][0], tuple):

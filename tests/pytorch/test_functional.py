@@ -12,7 +12,7 @@ from operators_seen import Seen
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from torch_exact import integers, leaves_of, same, torchs
+from torch_exact import integers, leaves_of, same, spread, torchs
 
 from nkiconv import pytorch
 from nkiconv.errors import GeometryError, UnsupportedError
@@ -110,10 +110,9 @@ def test_derivatives_with_uneven_padding_and_gaps(name, padding, gaps, stride, d
     leaves, wide = leaves_of((2, 4, 8, 9), (4, 3, 3, 2) if "transpose" in name else (6, 2, 3, 2), (6,))
     operator = getattr(torch.ops.nkiconv, name)
     y = operator(*leaves, None, stride, padding, dilation, gaps, 2, None, "pre_activation", None)
-    spread = wide[0].new_zeros(2, 4, 7 * gaps[0] + 1, 8 * gaps[1] + 1)
-    spread[:, :, :: gaps[0], :: gaps[1]] = wide[0]
     w = host.forwards(wide[1], 2) if "transpose" in name else wide[1]
-    expected = F.conv2d(F.pad(spread, [*padding[2:], *padding[:2]]), w, wide[2], stride, 0, dilation, 2)
+    padded = F.pad(spread(wide[0], gaps), [*padding[2:], *padding[:2]])
+    expected = F.conv2d(padded, w, wide[2], stride, 0, dilation, 2)
     assert same([y, *derivatives(y, leaves)], [expected, *derivatives(expected, wide)])
 
 
