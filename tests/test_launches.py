@@ -1,4 +1,6 @@
-"""Launches on a device: the LNC degree, kernels without a grid, hints, and arguments of Python's own types."""
+"""Launches on a device: the LNC degree, kernels without a grid, hints, and arguments of Python's own types; the tests
+of `tests/aws`, in a process where stand-ins play AWS's NKI and torch-neuronx.
+"""
 
 import re
 import types
@@ -6,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from commands import ROOT, process
 
 from nkiconv import LaunchWarning, launches, simulator
 from nkiconv.api.conv import run_conv
@@ -102,3 +105,21 @@ def test_numbers_of_a_launch_are_pythons(monkeypatch):
     assert (given["algorithm"], given["residual"] is residual) == ("implicit_gemm", True)
     assert {type(value) for _, value in given["config"]} <= {int, str, bool}
     assert (dict(given["config"])["warmup"], type(given["beta"])) == (0, float)
+
+
+#: The last one makes a device of a name that stays one for the rest of a process.
+FILES = ("test_compiled.py", "test_compile_stages.py", "test_launches.py", "test_device.py")
+
+
+@pytest.mark.simulator_only
+@pytest.mark.timeout(900)  # it is all these files, of whose tests pytest there times each
+def test_under_aws_nki(request):
+    pytest.importorskip("torch")
+    tests = ROOT / "tests"
+    assert set(FILES) == {path.name for path in tests.glob("aws/test_*.py")}
+    words = "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", request.config.option.markexpr
+    files, front = [tests / "aws" / name for name in FILES], [tests / "standins" / "aws", tests / "aws"]
+    done = process(*words, *files, front=front, cwd=ROOT, NKICONV_NKI="aws")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ passed", done.stdout)
+    assert "skipped" not in done.stdout

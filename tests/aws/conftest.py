@@ -1,4 +1,4 @@
-"""Tests under AWS's NKI and torch-neuronx, for both of which stand-ins play; `test_standins` runs them in a process.
+"""Tests under AWS's NKI and torch-neuronx, for both of which stand-ins play; `test_launches` runs them in a process.
 
 Tensors on the host stand for those on a device.
 """

@@ -1,6 +1,9 @@
-"""Pending results of fused models that other code reads: without gradients, by custom functions, with operators."""
+"""Pending results of fused models that other code reads: without gradients, by custom functions, with operators; graphs
+for images and sequences of unknown size.
+"""
 
 import copy
+import inspect
 import operator
 import pickle
 import subprocess
@@ -15,10 +18,11 @@ from fused_sequences import ConformerModule
 from gradchecks import assert_batches, assert_derivatives, assert_tangents
 from gradchecks import assert_gradients as assert_gradients_of
 from torch import nn
+from torch.export import Dim, export
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from nkiconv import UnsupportedError
+from nkiconv import UnsupportedError, pytorch
 from nkiconv.pytorch import causal_conv1d_fn, channel_stats, convert, norm_scale_shift
 from nkiconv.pytorch.computers.statistics import Norm, norm_by_torch, stats_by_torch
 from nkiconv.pytorch.models.callers import within
@@ -416,3 +420,48 @@ def test_parametrized_weights_are_computed_as_often(make, shape, grad):
                 count.zero_()
     assert seen[0] == seen[1]
     assert all(seen[0])
+
+
+# torch.export with named dims, torch.compile with dynamic=True.
+OF_ANY_SIZE = {
+    "image": (lambda: fm.ranked("GroupNorm", 2), (2, C, 7, 9)),
+    "sequence": (lambda: fm.ranked("GroupNorm", 1), (2, C, 9)),
+    "video": (lambda: fm.ranked("InstanceNorm", 3), (2, C, 5, 7, 9)),
+    "residual": (fm.basic, (2, 3, 7, 9)),
+    "decoder": (fm.decoder, (2, 4, 7, 9)),
+    "ConvNeXt": (fm.ConvNext, (2, C, 7, 9)),
+}
+OF_ROWS = {
+    "depthwise_conv1d": (lambda x, w: pytorch.depthwise_conv1d(x, w, padding="same"), C, (C, 1, 3)),
+    "gated_short_conv": (pytorch.gated_short_conv, 3 * C, (C, 3)),
+    "glu_conv1d": (lambda x, w: pytorch.glu_conv1d(x, w, padding=1), 2 * C, (C, 3)),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), OF_ANY_SIZE.values(), ids=OF_ANY_SIZE)
+@pytest.mark.parametrize("grad", [False, True])
+def test_fused_models_export(make, shape, grad):
+    """Also for as many images as there are channels, which no guard may tell apart."""
+    (found, model), x = pair(make), image(*shape)
+    dims = {0: Dim("images", min=2), 2: Dim("rows", min=3)}
+    with torch.set_grad_enabled(grad):
+        graph = export(found, (x,), dynamic_shapes=(dims,)).module()
+    with torch.no_grad():
+        for other in (x, image(C, shape[1], 70, *shape[3:])):
+            assert close(graph(other), model(other), terms_of(model))
+
+
+@pytest.mark.parametrize(("function", "channels", "shape"), OF_ROWS.values(), ids=OF_ROWS)
+def test_functions_of_rows_compile_whole(function, channels, shape):
+    compiled, w = torch.compile(function, backend="aot_eager", dynamic=True, fullgraph=True), image(*shape)
+    for x in (image(2, channels, 9), image(3, channels, 14)):
+        assert torch.equal(compiled(x, w), function(x, w))
+
+
+@pytest.mark.parametrize("make", [fm.decoder, fm.Grown, fm.basic, fm.ConvNext])
+def test_forwards_keep_their_signatures(make):
+    """Trainers choose a data set's columns by them."""
+    found, model = pair(make)
+    for one, other in zip(found.modules(), model.modules(), strict=True):
+        if not isinstance(one, nn.modules.conv._ConvNd):
+            assert inspect.signature(one.forward) == inspect.signature(other.forward)
