@@ -26,8 +26,9 @@ OWN = ("implicit_gemm", "activation_stationary")
 READS_OWN = (*OWN, "weight_stationary")
 #: Most channels, at most as many as columns, with which an engine sorts the pixels of rows.
 FEW = 64
-#: Bytes a partition of one piece of a copy.
-PIECE_BYTES = 16_384
+#: Most and least bytes a partition of one piece of a copy, and pieces of a copy between these: stores of some overlap
+#: loads of others, and a load has a trigger.
+PIECE_BYTES, PIECE_BYTES_LEAST, PIECES = 16_384, 2048, 8
 #: Least ratio of the time of DMA transposes to that of sorting pixels at which sorting pays: matmuls hide transposes,
 #: and wait for the sorted copy. By `python tests/few_channels` 2.5 takes 1.01 times as long as the faster way, 1.14 at
 #: worst; so does 2.2. With 7x7 filters, 2.1 takes 1.38 times as long at worst.
@@ -216,7 +217,8 @@ def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
     """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions if an engine sorts
     them, else with a; an even number of pieces if rows allow it."""
     A, N, H, B = part.shape
-    most, together, volumes = PIECE_BYTES // part.item, 1, part.volumes
+    each = div_ceil(A, P_MAX) * N * H * B * part.item // PIECES
+    most, together, volumes = min(PIECE_BYTES, max(PIECE_BYTES_LEAST, each)) // part.item, 1, part.volumes
     if part.is_sorted:
         most = max(1, most // min(A, B))
         a_parts, b_parts, heights = cut(A, most if A > B else A), cut(B, most if A <= B else B), cut(H, P_MAX)
@@ -231,6 +233,8 @@ def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
     images = cut_planes(N, volumes, volumes * parts)
     if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):
         heights = cut(H, div_ceil(H, PARTS * len(heights)))
+    elif len(images) * len(a_parts) * len(b_parts) * len(heights) == 1 and not part.is_sorted:
+        b_parts = cut(B, div_ceil(B, PARTS))
     every = itertools.product(images, a_parts, heights, b_parts)
     return [(*n, *a, *h, *b) for n, a, h, b in every]
 
@@ -259,6 +263,7 @@ def copy_ns(target: Target, part: Transposed) -> float:
     mine, all_engines = N * A * H * B / PARTS, target.dma_engines
     engines = min(all_engines, div_ceil(A, P_MAX // all_engines))
     read_ns = transposed_ns(target, A, mine / A, B, part.item)
+    read_ns = max(read_ns, div_ceil(len(pieces_of(part)), PARTS) * target.hwdge_again_ns)
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)
         read_ns = mine / run * target.run_ns(run * part.item) / engines

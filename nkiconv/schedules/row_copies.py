@@ -10,7 +10,7 @@ from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .depthwise import Options, RowGeometry
 from .relayout import Transposed, copies_ns, to_pixels, to_rows
-from .tiles import PARTS, div_ceil
+from .tiles import P_MAX, PARTS, div_ceil
 
 #: Algorithms that read and write channels that are neighbours without copies.
 OWN = ("update",)
@@ -34,12 +34,25 @@ def copies_of(algorithm: str, geometry: RowGeometry, options: Options) -> RowCop
     N, C, Q, item = geometry.N, geometry.C, geometry.Q, options.epilogue.y_itemsize
     of_x, of_y = (C * len(geometry.chunks), N, 1, geometry.W), (C, N, 1, Q)
     x_strides, y_strides = (geometry.x_c, geometry.x_n, 0, geometry.x_w), (geometry.y_c, geometry.y_n, 0, geometry.y_q)
-    x: tuple[Transposed, ...] = (to_rows(of_x, geometry.itemsize, x_strides, 1, N, 0),)
+    x = tiled(to_rows(of_x, geometry.itemsize, x_strides, 1, N, 0))
     x = x if pays(x, of_x, x_strides, geometry.itemsize) else ()
     y = tuple(to_pixels(of_y, item, y_strides, 1))
     y = y if pays(y, of_y, y_strides, item) else ()
     has_residual = options.epilogue.residual != "" and "C" not in geometry.chunks
-    return RowCopies(x, y, (to_rows(of_y, 4, y_strides, 1, N, 0),) if y and has_residual else ())
+    return RowCopies(x, y, tiled(to_rows(of_y, 4, y_strides, 1, N, 0)) if y and has_residual else ())
+
+
+def tiled(part: Transposed) -> tuple[Transposed, ...]:
+    """The parts of a copy of rows, [c, n, 1, w], whose tiles of 128 channels share a DMA as rows of images do."""
+    (C, N, _, W), (by_c, by_n, _, by_w), target = part.shape, part.source, part.target
+    whole = C // P_MAX
+    if part.is_sorted or whole == 0:
+        return (part,)
+    source, into = (by_c, by_n, P_MAX * by_c, by_w), (target[0], target[1], P_MAX * target[0], target[3])
+    found = replace(part, shape=(P_MAX, N, whole, W), source=source, target=into)
+    first = whole * P_MAX
+    rest = replace(part, shape=(C - first, N, 1, W), source_first=first * by_c, target_first=first * target[0])
+    return (found, rest) if C > first else (found,)
 
 
 def pays(parts: tuple[Transposed, ...], shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bool:
