@@ -38,10 +38,11 @@ CONV2D_TAPS = {("forward", "NHWC"): (1, 20), ("wgrad", "NHWC"): (1, 64), ("wgrad
 #: Most elements of x for which conv2d is faster, forward in NHWC, with up to TAPS_OF_FEW taps (256 channels of 512: 31
 #: taps 15 and 25, 48 taps 26 and 27).
 FEW_ELEMENTS, TAPS_OF_FEW = 2**18, 48
-#: Most positions of a row with the least channels, and least channels for each position of all images, with which
-#: `update` is faster, forward in NHWC (4 taps, us, update's before conv2d's: 128 x 2,048 channels of 4, 13.0 and 17.5,
-#: of 6, 20.4 and 21.8; 1 x 2,048 of 24, 10.3 and 13.2, of 32, 12.7 and 13.2; 8 x 4,096 of 8, 19.7 and 23.0).
-TOKENS, CHANNELS_OF_TOKENS, CHANNELS_A_TOKEN = 4, 1024, 64
+#: Most positions of a row with the least channels, or of all images, and least channels for each, with which
+#: depthwise_conv1d is faster, forward in NHWC (4 taps, us, update's before conv2d's: 128 x 2,048 channels of 4, 13.0 and 17.5,
+#: of 6, 20.4 and 21.8; 1 x 2,048 of 24, 10.3 and 13.2, of 32, 12.7 and 13.2; 8 x 4,096 of 8, 19.7 and 23.0; 1 x 8,192
+#: of 100, 37.8 and 42.2, of 128, 45.7 and 42.4).
+TOKENS, CHANNELS_OF_TOKENS, ALL_TOKENS, CHANNELS_A_TOKEN = 4, 1024, 100, 64
 #: Least taps of gradients in NCHW of several images, whose sums depthwise_conv1d_weight adds in HBM.
 TAPS_OF_IMAGES = 3
 #: Least positions of all images for which conv2d is faster for gradients in NCHW (N = 1, 9 taps 7.7 and 5.0 with 64,
@@ -73,7 +74,7 @@ def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
     is_faster = least <= problem.S <= most
     if problem.direction == "forward" and not (problem.transposed or problem.lhs_dilation[1] > 1 or asked.has_prologue):
         is_faster &= problem.W > TOKENS or problem.C < CHANNELS_OF_TOKENS
-        is_faster &= problem.C < CHANNELS_A_TOKEN * problem.N * problem.W
+        is_faster &= problem.N * problem.W > min(ALL_TOKENS, problem.C // CHANNELS_A_TOKEN)
     if problem.direction == "wgrad":
         is_faster |= problem.N > 1 and TAPS_OF_IMAGES <= problem.S < least
         is_faster &= (problem.S - 1) * problem.rhs_dilation[1] < CONV2D_REACH
