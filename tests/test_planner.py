@@ -346,7 +346,7 @@ def test_bands_share_a_dma_with_other_groups_before_other_channels():
 
 
 def test_a_plan_says_that_nothing_hedges_it():
-    problem = cases.get("mimi_dw").problem
+    problem = cases.get("short").problem
     fast, found = planned(problem, robust="off"), planned(problem)
     assert (found.algorithm, found.config) == (fast.algorithm, fast.config)
     assert found.fastest_risk == "dma.static_issue_ns=670"

@@ -39,10 +39,10 @@ CONV2D_TAPS = {("forward", "NHWC"): (1, 20), ("wgrad", "NHWC"): (1, 64), ("wgrad
 #: taps 15 and 25, 48 taps 26 and 27).
 FEW_ELEMENTS, TAPS_OF_FEW = 2**18, 48
 #: Most positions of a row with the least channels, or of all images, and least channels for each, with which
-#: depthwise_conv1d is faster, forward in NHWC (4 taps, us, update's before conv2d's: 128 x 2,048 channels of 4, 13.0 and 17.5,
-#: of 6, 20.4 and 21.8; 1 x 2,048 of 24, 10.3 and 13.2, of 32, 12.7 and 13.2; 8 x 4,096 of 8, 19.7 and 23.0; 1 x 8,192
-#: of 100, 37.8 and 42.2, of 128, 45.7 and 42.4).
-TOKENS, CHANNELS_OF_TOKENS, ALL_TOKENS, CHANNELS_A_TOKEN = 4, 1024, 100, 64
+#: depthwise_conv1d is faster, forward in NHWC (4 taps, its us before conv2d's: 128 x 2,048 channels of 2, 8.0 and 10.2;
+#: 1 x 2,048 of 16, 7.7 and 9.4, of 32, 12.7 and 9.4; 8 x 4,096 of 4, 11.1 and 15.1, of 8, 19.7 and
+#: 15.2; 1 x 8,192 of 48, 23.5 and 26.4).
+TOKENS, CHANNELS_OF_TOKENS, ALL_TOKENS, CHANNELS_A_TOKEN = 2, 1024, 48, 96
 #: Least taps of gradients in NCHW of several images, whose sums depthwise_conv1d_weight adds in HBM.
 TAPS_OF_IMAGES = 3
 #: Least positions of all images for which conv2d is faster for gradients in NCHW (N = 1, 9 taps 7.7 and 5.0 with 64,

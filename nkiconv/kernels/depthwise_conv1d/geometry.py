@@ -31,9 +31,9 @@ def with_copies(algorithm, geometry, options, x, y, residual):
     or the tensors themselves."""
     copies = copies_of(algorithm, geometry, options)
     if copies.x:
-        x = rows_copy([x], copies.x)
+        x = rows_copy([x] * len(copies.x), copies.x)
     if copies.residual:
-        residual = rows_copy([residual], copies.residual)
+        residual = rows_copy([residual] * len(copies.residual), copies.residual)
     if copies.y:
         y = nl.ndarray((size_of(y.shape),), dtype=y.dtype, buffer=nl.shared_hbm)
     return rows_of(geometry, copies), copies, x, y, residual

@@ -144,7 +144,10 @@ class Core:
             count = min(max(ahead, places[group.at_once[0][-1]][which] + 1), filters.plan.count)
             filters.load_ahead(count)
             self.bring([self.now[k_tile]], parts[:1])
-        self.bring([x for k_tile, x in self.now.items() if k_tile not in m_tile.k_tiles], parts[:1])
+        for k_tile, x in self.now.items():
+            if k_tile not in m_tile.k_tiles:  # groups: the next M tile's
+                filters.load_ahead()
+                self.bring([x], parts[:1])
         group.load_biases(0)
         self.bring(self.now.values(), parts[1:])
 
