@@ -96,15 +96,14 @@ class Bound(Prices):
         """ns of DMA, or of HBM, for the window of an output tile, with its copies."""
         geometry, found = self.geometry, 0.0
         for source, (own,) in zip(self.plan.sources, self.plan.k_tiles, strict=True):
-            dn, hn, wn = window_shape(source, out_tile)
+            _, hn, wn = window_shape(source, out_tile)
             columns, rows = min(wn, source.columns.size), min(hn * source.step, source.rows.size)
             elements = axis_elements(geometry.planes, out_tile.zn) * rows * columns
+            copies = source.copies / source.step
             if is_transposed(geometry):
-                copied_ns: float = dn * hn * wn * geometry.itemsize * self.target.rows_an_engine * self.target.byte_ns
-                found += self.transposed_ns(own.count, elements, columns)
-                found += copied_ns if source.copies > source.step else 0.0
+                found += copies * self.transposed_ns(own.count, elements, columns)
             else:
-                run, copies = columns if geometry.x_strides[3] == 1 else 1, source.copies / source.step
+                run = columns if geometry.x_strides[3] == 1 else 1
                 run *= rows if run == wn == source.columns.size else 1  # whole rows without zeros between
                 found += self.moved_ns(elements * copies * own.count, run, source.copies * own.count)
         return found

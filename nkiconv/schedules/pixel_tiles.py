@@ -104,8 +104,7 @@ class Source:
 
     @property
     def again(self) -> int:
-        """Rows at the end of a window that products do not read: they are copied to slots from `step` on, whose rows
-        are those of earlier slots further down."""
+        """Rows at the end of a window that products do not read: slots from `step` on have those of earlier slots."""
         return div_ceil(self.slots, self.step) - 1
 
     @property

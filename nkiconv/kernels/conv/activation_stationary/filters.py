@@ -86,7 +86,7 @@ class Filters:
         if geometry.packed > 0:
             load_packed(tile_sbuf, w_hbm, geometry, own.c0, own.count, self.k0, self.kn)
         elif self.plan.way == "copy":
-            copy(tile_sbuf.reshape(shape), w_hbm.ap(pattern=pattern_of(strides, shape), offset=offset))
+            copy(tile_sbuf, w_hbm.ap(pattern=pattern_of(strides, shape), offset=offset))
         else:
             load_transposed(tile_sbuf.reshape(shape), w_hbm, strides, offset, False, self.ledger)
 

@@ -24,7 +24,7 @@ from ....schedules.pixel_tiles import (
     window_shape,
 )
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil, size_of
-from ..._dma import copy, load
+from ..._dma import load
 from ..._epilogue import BIAS_PARTS, bias_in_parts
 from ..._masks import constant
 from ..._prologue import load_x
@@ -139,9 +139,8 @@ class PixelCore(Core):
             clear_window(by_plane, first, end, 0, rows * columns, engine)
         _, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         top, end = 0, rows if w_step == 1 else 0
-        shifts, slots = self.loaded(source)
-        right = left + wn - (shifts - 1) * source.columns.dilation
-        for slot in range(slots):
+        right = left + wn - (source.shifts - 1) * source.columns.dilation
+        for slot in range(source.slots):
             _, hn, first, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
         for h0, h1, w0, w1 in around(rows, columns, (top, end, left, right)):
@@ -156,7 +155,7 @@ class PixelCore(Core):
         nn = max(0, min(first_plane + planes, before + num_planes) - n)
         w0, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         alone = len(self.plan.k_tiles) == source.slots == 1
-        for shift, slot in product(*map(range, self.loaded(source))):
+        for shift, slot in product(range(source.shifts), range(source.slots)):
             h0, hn, top, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             moved = shift * source.columns.dilation
             hidden = max(0, moved - left)
@@ -170,34 +169,6 @@ class PixelCore(Core):
             first = (own.c0, d0 + n - before, row, w0 + hidden)
             how = {"row_step": source.step, "ledger": self.ledger, "alone": alone, "row": part}
             load_x(dst, self.operands, self.geometry, first, **how)
-        if source.copies > 1 and is_transposed(self.geometry):
-            height = x_sbuf.shape[2]
-            whole = planes if count == height else 1  # rows of several planes are neighbours
-            for plane in range(first_plane, first_plane + planes, whole):
-                self.copy_part(x_sbuf, source, own.count, (plane * height + start, whole * count), start > 0)
-
-    def loaded(self, source):
-        """(shifts, slots) of the copies of x that come from HBM: all, unless DMA transposes x."""
-        return (1, source.step) if is_transposed(self.geometry) else (source.shifts, source.slots)
-
-    def copy_part(self, x_sbuf, source, channels, part, later):
-        """Copy rows (first, count) of a window, of all planes: to slots from `step` on, which have what those before
-        have further down, then all slots, one tap further on the right for each shift. later: rows before them are
-        loaded. Elements beyond the right edge, and the last rows of later slots, are not read."""
-        row_size, each = x_sbuf.shape[3], source.slots * channels
-        runs = x_sbuf.reshape((x_sbuf.shape[0], size_of(x_sbuf.shape[1:])))
-        first, end = part[0] * row_size, sum(part) * row_size
-        for again in range(1, source.again + 1):
-            low, moved = again * source.step, again * row_size
-            high, start = min(source.slots, low + source.step), first if later else first + moved
-            src = runs[0 : (high - low) * channels, start:end]
-            copy(runs[low * channels : high * channels, start - moved : end - moved], src)
-        last = source.again * row_size
-        start, end = first - last if later else first, end - last
-        for shift in range(1, source.shifts):
-            moved = shift * source.columns.dilation
-            dst = runs[shift * each : (shift + 1) * each, start : end - moved]
-            copy(dst, runs[0:each, start + moved : end])
 
     def banks_of(self, item, columns):
         """Banks of an item with `columns` columns of filters, in the order that they are computed."""
