@@ -157,7 +157,6 @@ def test_torch_refuses_huge_numbers(quickly, monkeypatch, mode, number):
 STATS, PIXELS, TAPS = torch.rand(1, 2, 4, 3) + 1, torch.rand(2, 4, 3, 3), torch.rand(4, 4, 1, 1)
 CONV, MLP, SPLIT = (PIXELS, TAPS), (PIXELS, *[TAPS[..., 0, 0]] * 2), (torch.rand(1, 4, 5), torch.rand(4, 2))
 VOLUMES, TOKENS, TWO = (PIXELS[..., None], TAPS[..., None]), torch.rand(4, 5), torch.tensor([0, 5]).int()
-SCALED = {"x_scale": torch.rand(4), "stride": 2}
 HEADS, SLOTS, RMS, GROUPS = {"splits": ((1, 4, True),)}, torch.zeros(1, 4, 1), {"y_norm": "rms"}, {"num_groups": 2}
 serving, NormAct, Gated = pytorch.serving, pytorch.nn.NormActConv2d, pytorch.nn.GatedDeltaConv
 
@@ -185,7 +184,7 @@ NUMBERS = [
     *((function, given, {}, "num_groups", 2) for function, given in (
         (pytorch.norm_scale_shift, (STATS,)), (pytorch.norm_act_conv2d, CONV), (NormAct, (4, 4, 1)))),
     *((pytorch.conv2d, CONV, {"activation": "silu"}, *more) for more in (("stride", 2), ("padding", 1), ("groups", 1))),
-    (pytorch.conv_transpose2d, CONV, SCALED, "output_padding", 1),
+    (pytorch.conv_transpose2d, CONV, {"x_scale": torch.rand(4), "stride": 2}, "output_padding", 1),
     (pytorch.norm_act_conv2d, CONV, GROUPS, "padding", 1),
     (pytorch.conv2d, CONV, {}, "x_upsample", 2), (pytorch.nn.Conv2d, (4, 4, 1), {}, "x_upsample", 2),
     (Gated, (), HEADS, "kernel_size", 3), (pytorch.StreamingConv1d, (4, 4, 3), {}, "front", 1),

@@ -15,12 +15,11 @@ pytestmark = pytest.mark.simulator_only
 
 ROWS_OF_IMAGES = {"N": 2, "C": 4, "W": 6, "S": 3}
 IMAGES = {**ROWS_OF_IMAGES, "H": 6, "R": 3, "K": 16}
-GROWN = {"padding": ((2, 2), (2, 2)), "lhs_dilation": (1, 1), "transposed": True}
 PROBLEMS = {
     "depthwise_conv1d": {**ROWS_OF_IMAGES, "groups": 4},
     "conv2d": IMAGES,
     "conv3d": {**IMAGES, "D": 6, "T": 3},
-    "conv_transpose2d": {**IMAGES, **GROWN},
+    "conv_transpose2d": {**IMAGES, "padding": ((2, 2), (2, 2)), "lhs_dilation": (1, 1), "transposed": True},
 }
 
 

@@ -36,13 +36,12 @@ VOLUMES = {
     "several chunks": (257, 130, 1, (3, 2, 1, 1, 1, 1, 0), (4, 2, 1, 1, 1, 0, 1), (5, 2, 1, 1, 1, 1, 0)),
 }
 
-IN_GROUPS = {"groups", "depthwise"}
 #: The algorithms, and which of the volumes they take.
 TAKEN = {
     GEMM: set(VOLUMES),
     K_PACKING: set(VOLUMES) - {"groups", "planes only", "between zeros", "several chunks"},
     BLOCKS: set(VOLUMES) - {"several chunks"},
-    PIXELS: set(VOLUMES) - IN_GROUPS - {"between zeros"},
+    PIXELS: set(VOLUMES) - {"groups", "depthwise", "between zeros"},
     None: set(VOLUMES),
 }
 

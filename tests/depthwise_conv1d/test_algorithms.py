@@ -260,7 +260,6 @@ def test_token_rows_refuse(changed, text):
 
 
 SAMPLED_CHANNELS = 37
-CASES = cases.load("depthwise_conv1d")
 #: Minutes and seconds; many products, or long filters of many channels.
 LARGE = ("nkl_qwen3", "hyena", "mamba2_prefill", "mamba2_prefill_fp32", "qwen3_next_gdn", "conformer",
          "nkl_n1_c2048_w2048_s256", "nkl_st4_p0_c2048_w2048_s256_bf16", "nkl_n1_c1024_w1024_s128",
@@ -276,7 +275,7 @@ def check_case(problem, seed):
 
 
 @pytest.mark.cover(6)
-@pytest.mark.parametrize("name", [case.name for case in CASES])
+@pytest.mark.parametrize("name", [case.name for case in cases.load("depthwise_conv1d")])
 def test_case(name):
     """Large ones on sampled channels."""
     few = {"C": SAMPLED_CHANNELS, "K": SAMPLED_CHANNELS, "groups": SAMPLED_CHANNELS} if name in LARGE else {}

@@ -195,9 +195,6 @@ def _named(rows, seen=()):
         yield pytest.param(algorithm, row, config, id=f"{algorithm}-{row.id}-{seen.count(seen[-1])}")
 
 
-TABLE = list(_named(_rows()))
-
-
 @pytest.mark.cover(
     52,
     keep=[
@@ -215,7 +212,7 @@ TABLE = list(_named(_rows()))
     Request("fp32", "tanh", "fp32", "pre_activation", "fp16"),
 ], ids=lambda request: request.id)  # fmt: skip
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("algorithm", "row", "config"), TABLE)
+@pytest.mark.parametrize(("algorithm", "row", "config"), list(_named(_rows())))
 def test_every_setting(algorithm, row, config, dtype, request_):
     problem = row.problem(dtype)
     request_ = fitting(request_, problem)
@@ -324,7 +321,6 @@ def test_pieces_in_flight_fit_psum(recipe, chunks, banks):
 
 SHORT32, STRIDE2 = SHORT.problem("fp32"), row_of(BANDED, "stride 2").problem("bf16")
 FOUR_LAGS, ODD = DOT[0].problem("bf16"), UPDATE[1].problem("bf16")
-MOST = Row("most columns", 1, 2, 300 + 64, 300).problem("bf16")
 STRICT = {"strict_nonfinite": True}
 HUGE = {"N": 200_000, "C": 200_000, "K": 200_000, "groups": 200_000}
 
@@ -353,7 +349,7 @@ HUGE = {"N": 200_000, "C": 200_000, "K": 200_000, "groups": 200_000}
     ("dot", FOUR_LAGS, STRICT, "^strict_nonfinite=True"),
     ("dot", FOUR_LAGS, {"config": (("block", 3),)}, "block"),
     ("dot", FOUR_LAGS.replace(N=20_000, C=20_000, K=20_000, groups=20_000), {}, "instructions"),
-    ("dot", MOST, {}, "^Q=65: dot computes at most 64"),
+    ("dot", Row("most columns", 1, 2, 300 + 64, 300).problem("bf16"), {}, "^Q=65: dot computes at most 64"),
     ("update", ODD.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation="),
     ("update", ODD.replace(W=129), {}, "^W=129:"),
     *[(one, Row("short", 1, 3, 40, 30, flipped=True).problem("fp32"), {},

@@ -117,9 +117,6 @@ def test_statistics_that_are_known():
         fused.eval()(x, stats=channel_stats(x))
 
 
-in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
-
-
 #: What is given: arguments of `tensors`, what of the tensors is None, and the rest of the call.
 CALLS = {
     "all": ({}, (), {"activation": "relu"}),
@@ -132,7 +129,7 @@ CALLS = {
 }
 
 
-@in_both
+@pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 @pytest.mark.cover(12)
 @pytest.mark.parametrize("look", [contextlib.nullcontext, Seen])
 @pytest.mark.parametrize(("numbers", "none", "more"), CALLS.values(), ids=CALLS)

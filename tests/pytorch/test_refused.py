@@ -204,8 +204,7 @@ def of_parts(norm, activation="silu", kind=torch.nn.Conv2d, **more):
     return nn.NormActConv2d.of(norm, activation, kind(6, 4, 3, padding=1, **more))
 
 
-GROUPS = torch.nn.GroupNorm(3, 6)
-refused(of_parts, {"norm": GROUPS}, [
+refused(of_parts, {"norm": torch.nn.GroupNorm(3, 6)}, [
     ({"norm": type("Own", (torch.nn.GroupNorm,), {})(3, 6)}, UnsupportedError, "norm=Own: accepted are torch.nn's Gro"),
     ({"norm": torch.nn.InstanceNorm2d(6, track_running_stats=True)}, UnsupportedError, "track_running_stats=True"),
     ({"norm": hooked(torch.nn.GroupNorm(3, 6))}, UnsupportedError, "norm: has hooks"),

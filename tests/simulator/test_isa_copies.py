@@ -243,8 +243,7 @@ def test_two_cores_may_scatter_to_rows_of_their_own():
 
 
 FLOATS = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2", "tfloat32")
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
-ALL = (*FLOATS, *INTEGERS, "bool_")
+ALL = (*FLOATS, "int8", "uint8", "int16", "uint16", "int32", "uint32", "bool_")
 MODES = nisa.dge_mode
 #: A copy by an engine, and by a queue.
 COPIES = {"tensor_copy": (nisa.tensor_copy, nl.sbuf), "dma_copy": (nisa.dma_copy, nl.hbm)}

@@ -355,8 +355,7 @@ def test_nonzero_with_count_reads_no_other_partition():
 
 
 ENGINE = nisa.engine
-ENGINES = [ENGINE.vector, ENGINE.gpsimd]
-on_each = pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
+on_each = pytest.mark.parametrize("engine", [ENGINE.vector, ENGINE.gpsimd], ids=lambda e: e.name)
 
 
 def bits(shape, dtype="uint32", engine=ENGINE.vector):

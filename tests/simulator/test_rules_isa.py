@@ -9,7 +9,6 @@ from nkiconv.simulator import language as nl
 from nkiconv.simulator.ops import OPS
 
 E, CMD, DGE, OOB = nisa.engine, nisa.reduce_cmd, nisa.dge_mode, nisa.oob_mode
-DOUBLE_ROW = nisa.matmul_perf_mode.double_row
 BF16, F16, F32, F8, I32, U8 = nl.bfloat16, nl.float16, nl.float32, nl.float8_e4m3, nl.int32, nl.uint8
 KEEP = list(range(32))
 
@@ -22,7 +21,7 @@ def mm(k=4, m=3, n=5, dst=None, k2=None, dtype=F32, dtype2=None, out=F32, **sett
 def double_row(dtype=F8, rows=2, out=F32, **settings):
     dst = nl.ndarray((3, 5), out, nl.psum)
     stationary, moving = sb(4, rows, 3, dtype=dtype), sb(4, rows, 5, dtype=dtype)
-    return nisa.nc_matmul(dst, stationary, moving, perf_mode=DOUBLE_ROW, **settings)
+    return nisa.nc_matmul(dst, stationary, moving, perf_mode=nisa.matmul_perf_mode.double_row, **settings)
 
 
 def transposing(out=BF16, columns=4, scale=1.0, **settings):

@@ -10,7 +10,6 @@ _WIDE = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2}
 _KL = {**_WIDE, "down_block_types": _DOWN, "up_block_types": _UP}
 _FLUX = {**_KL, "latent_channels": 16, "use_quant_conv": False, "use_post_quant_conv": False}
 _SVD = {**_WIDE, "down_block_types": _DOWN}
-_SD15 = {"cross_attention_dim": 768}
 _SDXL = {
     "sample_size": 128,
     "block_out_channels": (320, 640, 1280),
@@ -38,7 +37,7 @@ def _noisy(sample: tuple[int, ...], words: int, width: int, name: str = "sample"
 _XL_TEXT = {"added_cond_kwargs": {"text_embeds": (1, 1280), "time_ids": (1, 6)}}
 #: Name, class, settings, inputs.
 _ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
-    ("SD 1.5 UNet", "UNet2DConditionModel", _SD15, _noisy((1, 4, 64, 64), 77, 768)),
+    ("SD 1.5 UNet", "UNet2DConditionModel", {"cross_attention_dim": 768}, _noisy((1, 4, 64, 64), 77, 768)),
     ("SDXL UNet", "UNet2DConditionModel", _SDXL, _noisy((1, 4, 128, 128), 77, 2048, **_XL_TEXT)),
     ("SD 1.5 ControlNet", "ControlNetModel", {"cross_attention_dim": 768},
      _noisy((1, 4, 64, 64), 77, 768, controlnet_cond=(1, 3, 512, 512))),

@@ -31,7 +31,6 @@ _DIFFUSERS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
       "attention_head_dim": 4},
      {"sample": (1, 4, 3, 8, 8), "timestep": 7, "encoder_hidden_states": (1, 5, 8)}),
 )  # fmt: skip
-_SAM = "models.sam.modeling_sam:SamMaskDecoder"
 #: Class of transformers, its config's, settings, inputs.
 _TRANSFORMERS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("EncodecModel", "EncodecConfig", {**_CODEC, "hidden_size": 8, "num_lstm_layers": 1},
@@ -53,7 +52,7 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
       "duration_predictor_filter_channels": 16, "upsample_rates": [4, 2], "upsample_kernel_sizes": [8, 4],
       "prior_encoder_num_flows": 1, "prior_encoder_num_wavenet_layers": 2, "posterior_encoder_num_wavenet_layers": 2},
      {"input_ids": Ids((1, 5))}),
-    (_SAM, "SamMaskDecoderConfig",
+    ("models.sam.modeling_sam:SamMaskDecoder", "SamMaskDecoderConfig",
      {"hidden_size": 32, "num_attention_heads": 2, "mlp_dim": 16, "iou_head_hidden_dim": 16, "num_hidden_layers": 1},
      {"image_embeddings": (1, 32, 6, 6), "image_positional_embeddings": (1, 32, 6, 6),
       "sparse_prompt_embeddings": (1, 1, 2, 32), "dense_prompt_embeddings": (1, 32, 6, 6), "multimask_output": True}),
