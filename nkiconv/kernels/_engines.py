@@ -97,6 +97,14 @@ def pick_memset(ledger, elements):
     return book_least(ledger, vector=START_WORK + elements * VECTOR_WORK_MEMSET, gpsimd=gpsimd_work)
 
 
+def copy_in_sbuf(dst, src, ledger):
+    """Copy a view inside SBUF by the engine that would first finish it."""
+    elements = size_of(dst.shape[1:])
+    works = {"vector": START_WORK + elements * copy_work(dst.dtype), "scalar": START_WORK + elements * SCALAR_WORK}
+    engine = book_least(ledger, **works, gpsimd=GPSIMD_START_WORK + elements * GPSIMD_WORK)
+    nisa.tensor_copy(dst=dst, src=src, engine=engine)
+
+
 def copy_by_vector(dst, src, ledger):
     """Copy a view inside SBUF by Vector."""
     ledger.vector += START_WORK + size_of(dst.shape[1:]) * copy_work(dst.dtype)

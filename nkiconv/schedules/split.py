@@ -3,9 +3,9 @@
     part i of `splits`: (heads, dim, normalised); its channels follow those of the parts before it
 
 The sums of 128 tokens and up to 512 channels, a `HeadGroup`, fill a bank of PSUM: one step. Images, or sequences, of
-the same number of up to 64 tokens share steps. A normalised head is whole in a group. Steps of normalised parts, which
-keep Vector busy, alternate with steps of the others. The cores share each kind of steps, in order: by groups, and by
-tokens if groups do not divide evenly.
+the same number of up to 64 tokens share steps; of others see `packed_rows`. A normalised head is whole in a group.
+Steps of normalised parts, which keep Vector busy, alternate with steps of the others. The cores share each kind of
+steps, in order: by groups, and by tokens if groups do not divide evenly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ..errors import shown
 from .depthwise import TINY_BYTES
 from .long_kernels import too_many
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, cut, cut_at, div_ceil, share, some_of
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Thing, cut, cut_at, div_ceil, share, some_of
 
 #: (heads, dim, whether heads are normalised)
 Split = tuple[int, int, bool]
@@ -363,9 +363,14 @@ def build(geometry: SplitGeometry, cores: int, core: int) -> tuple[Step, ...]:
             if (group.heads > 0) == normalised
         ]
         kinds.append(_steps_of(geometry, some_of(every, share(len(every), cores, core))))
-    places = ((place, kind) for kind, steps in enumerate(kinds) for place in range(len(steps)))
+    return tuple(alternated(kinds))
+
+
+def alternated(kinds: Sequence[Sequence[Thing]]) -> list[Thing]:
+    """All elements of lists, those of each list in order and evenly spread."""
+    places = ((place, kind) for kind, things in enumerate(kinds) for place in range(len(things)))
     order = sorted(((place + 1) / len(kinds[kind]), kind, place) for place, kind in places)
-    return tuple(kinds[kind][place] for _, kind, place in order)
+    return [kinds[kind][place] for _, kind, place in order]
 
 
 def _steps_of(geometry: SplitGeometry, tiles: Sequence[Span]) -> list[Step]:

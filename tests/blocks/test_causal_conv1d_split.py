@@ -11,83 +11,23 @@ import numpy as np
 import pytest
 from draws import draws
 from hypothesis import strategies as st
-from tolerances import assert_exact, assert_within_limit
+from split_calls import SPLITS, TWO, check, data, truth
+from tolerances import assert_exact
 
 import nkiconv
-from nkiconv import ConvProblem
-from nkiconv.bounds import epilogue_bound, factor_bound, gated_bound, l2norm_bound
+from nkiconv.kernels.blocks import causal_conv1d_split as package
 from nkiconv.kernels.blocks.causal_conv1d_split import causal_conv1d_split_heads, kernel
 from nkiconv.problem import dtype_name
-from nkiconv.reference import abs_sum_ref, chunks_ref, conv_ref, epilogue_ref, split_heads_ref
-from nkiconv.schedules import split
+from nkiconv.schedules import packed_rows, split
 from nkiconv.simulator import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
-#: Parts of several kinds, each with channels that fill no tile evenly.
-SPLITS = {
-    "gated delta net": ((1, 128, True), (1, 128, True), (2, 128, False)),
-    "mamba2": ((3, 64, False), (2, 48, False), (2, 48, False)),
-    "many heads of a tile": ((9, 32, True), (5, 16, True), (1, 7, False)),
-    "heads over tiles": ((3, 256, True), (1, 512, True)),
-    "odd dims": ((3, 129, True), (2, 131, True), (1, 519, False)),
-    "two channels": ((1, 2, True),),
-    "one channel": ((1, 1, False),),
-}
-
 CHUNKS = ["BCx", "xCB", "CxB", "xC", "xB", "xG", "GCx"]
 BF16 = ml_dtypes.bfloat16
-TWO = ((2, 64, True), (1, 90, False))
 #: Chunks lie in token-major rows alone.
 PLACES = [(None, "NCW"), (None, "NWC"), ("BCx", "NWC")]
 tokens = functools.partial(nkiconv.depthwise_conv1d, padding="causal", layout="NWC")
-
-
-def data(splits, N, T, S=4, dtype=np.float32, layout="NCW", state=False, seed=0, chunks=None):
-    """(x, w, bias, state or None) of normal numbers."""
-    rng = np.random.default_rng(seed)
-    C = sum(heads * dim for heads, dim, _ in splits)
-    shape = (N, len(chunks or "x") * C, T)
-    before = rng.standard_normal((N, C, S - 1)).astype(dtype) if state else None
-    x = rng.standard_normal(shape if layout == "NCW" else (N, T, shape[1])).astype(dtype)
-    return x, rng.standard_normal((C, S)).astype(dtype), rng.standard_normal(C).astype(np.float32), before
-
-
-def truth(x, w, splits, bias=None, activation="silu", eps=1e-6, layout="NCW", initial_state=None, chunks=None):
-    """(parts, bounds) of a call, in float64."""
-    rows = np.asarray(x if layout == "NCW" else x.transpose(0, 2, 1), np.float64)
-    kind, factor, inexact = dtype_name(x.dtype), None, np.zeros_like(rows)
-    if chunks is not None:
-        inexact, (rows, factor) = gated_bound(rows, chunks, kind), chunks_ref(rows, chunks)
-    (N, C, T), S = rows.shape, w.shape[1]
-    before = np.zeros((N, C, S - 1)) if initial_state is None else np.asarray(initial_state, np.float64)
-    padded, inexact = (
-        np.concatenate([first, one], 2)[:, :, None] for first, one in ((before, rows), (0 * before, inexact))
-    )
-    problem = ConvProblem(N=N, C=C, W=T + S - 1, S=S, groups=C)
-    filters = np.asarray(w, np.float64)[:, None, None]
-    sums = conv_ref(padded, filters, problem)
-    args, more = (S, abs_sum_ref(padded, filters, problem), sums), (bias, activation)
-    z, inexact = epilogue_ref(sums, *more)[:, :, 0], abs_sum_ref(inexact, filters, problem)
-    errors = [epilogue_bound(*args, one, *more, inexact=inexact)[:, :, 0] for one in (kind, "fp32")]
-    if factor is not None:
-        z = factor * z
-        errors[0] = factor_bound(errors[1], factor, z, kind)
-    rounded, exact, raw = (split_heads_ref(one, [(*split[:2], False) for split in splits]) for one in (*errors, z))
-    limits = [
-        l2norm_bound(raw[i], exact[i], eps, kind) if normalised else rounded[i]
-        for i, (_, _, normalised) in enumerate(splits)
-    ]
-    return split_heads_ref(z, splits, eps), limits
-
-
-def check(found, x, w, splits, **more):
-    """Fail unless the parts of a call are within their bounds."""
-    parts, limits = truth(x, w, splits, **more)
-    assert isinstance(found, tuple)
-    for one, right, limit in zip(found, parts, limits, strict=True):
-        assert one.dtype == x.dtype
-        assert_within_limit(one, right, limit)
 
 
 def products(x, layout, chunks):
@@ -224,6 +164,50 @@ def test_packed_sequences_are_calls_of_their_own(cu_seqlens, chunks, layout):
                 assert np.array_equal(found.astype(np.float32), one.astype(np.float32), equal_nan=True)
 
 
+@draws(12, 60)
+@hypothesis.given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=260) | st.lists(st.integers(0, 150), min_size=2, max_size=9),
+    st.integers(0, 3), st.integers(2, 6), st.sampled_from([*PLACES, ("xG", "NWC")]),
+    st.sampled_from([np.float32, BF16]), st.booleans(), st.sampled_from([1, 2]),
+    st.sampled_from([packed_rows.PANEL_BYTES, 20_000]), st.integers(0, 2**16),
+)  # fmt: skip
+def test_rows_side_by_side_are_rows_of_one_length(lengths, images, S, place, dtype, is_state, lnc, panel, seed):
+    """Both schedules have the same bits: of any lengths, many rows, images, and panels of few channels."""
+    (chunks, layout), splits = place, ((2, 64, True), (1, 90, False), (3, 200, False))
+    images = images if layout == "NWC" else 0
+    N, T = (images + 1, max(1, lengths[0])) if images else (1, max(1, sum(lengths)))
+    cu_seqlens = None if images else (0, *itertools.accumulate(lengths[:-1]), T)
+    x, w, bias, _ = data(splits, N, T, S, dtype, layout, seed=seed, chunks=chunks)
+    before = data(splits, N if images else len(lengths), T, S, dtype, state=True, seed=seed)[3] if is_state else None
+    more = {"layout": layout, "chunks": chunks, "cu_seqlens": cu_seqlens, "initial_state": before}
+    found = []
+    for rule, cores in ((lambda geometry, _: len(geometry.rows) > 1, lnc), (lambda *_: False, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(package, "shares_blocks", rule)
+            patch.setattr(packed_rows, "PANEL_BYTES", panel)
+            given = {"splits": splits, "return_final_state": True, "lnc": cores, **more}
+            parts, final = nkiconv.causal_conv1d_split(x, w, bias, **given)
+        found.append([one.tobytes() for one in (*parts, final)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+def test_rows_of_unequal_lengths_share_blocks(layout):
+    """A batch of 32 rows of 1 to 30 tokens takes half the time of rows one by one, or less."""
+    splits, lengths = ((16, 128, False),), [1 + 7 * row % 30 for row in range(32)]
+    ends = (0, *itertools.accumulate(lengths))
+    x, w, _, _ = data(splits, 1, ends[-1], dtype=BF16, layout=layout)
+    given, found = {"layout": layout, "cu_seqlens": ends}, []
+    for is_shared in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not is_shared:
+                patch.setattr(package, "shares_blocks", lambda *_: False)
+            timed = execute(causal_conv1d_split_heads[2], (x, w, splits), given, trace_only=True)
+        found.append(in_time(timed, Rates()).us)
+    assert 2 * found[0] <= found[1]
+
+
 @pytest.mark.cover(5)
 @pytest.mark.parametrize(("chunks", "layout"), PLACES)
 @pytest.mark.parametrize(("N", "cu_seqlens"), [(2, None), (1, (0, 2, 60, 60, 150))])
@@ -340,106 +324,6 @@ def test_nan_of_the_factor_stays_at_its_element():
     assert spoilt[0, 7:10, 150].all()
     assert np.count_nonzero(spoilt) <= 3 * 128
     assert set(np.nonzero(spoilt)[1]) == {7, 8, 9}
-
-
-# Steps of decoding.
-
-
-@pytest.mark.cover(6)
-@pytest.mark.parametrize("dtype", [np.float32, BF16])
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
-@pytest.mark.parametrize("N", [5, 131])
-@pytest.mark.parametrize("name", SPLITS)
-def test_steps(name, N, layout, dtype):
-    """Tokens after states, of few sequences, by Vector, and of more than partitions, next states bit for bit, on one
-    core and two alike."""
-    splits, found = SPLITS[name], []
-    x, w, bias, before = data(splits, N, 2, dtype=dtype, layout=layout, state=True)
-    for lnc in (1, 2):
-        state = before.copy()
-        parts = nkiconv.causal_conv1d_split_update(x, state, w, bias, splits=splits, layout=layout, lnc=lnc)
-        found.append([one.tobytes() for one in (*parts, state)])
-    assert found[0] == found[1]
-    check(parts, x, w, splits, bias=bias, layout=layout, initial_state=before)
-    rows = x if layout == "NCW" else x.transpose(0, 2, 1)
-    assert state.tobytes() == np.concatenate([before, rows], 2)[:, :, 2:].tobytes()
-
-
-@draws(12, 48)
-@hypothesis.given(
-    st.integers(1, 9), st.integers(1, 6), st.integers(2, 6), st.sampled_from(["NCW", "NWC"]), st.integers(-3, 40),
-    st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),
-    st.sampled_from([((2, 40, True), (1, 70, False)), ((3, 32, True), (4, 8, False))]),
-)  # fmt: skip
-def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed, splits):
-    """Each sequence has its slot; padding sees zeros and changes nothing, and no other slot changes. Of ranges of
-    channels without numbers, which the Tensor Engine sums, and with."""
-    rng = np.random.default_rng(seed)
-    x, w, _, _ = data(splits, N, T, S, dtype, layout, seed=seed)
-    before = data(splits, 12, T, S, dtype, state=True, seed=seed)[3]
-    indices = rng.permutation([one for one in range(12) if one != pad_slot])[:N]
-    indices[rng.random(N) < 0.3] = pad_slot
-    padding = indices == pad_slot
-    own = np.where(padding[:, None, None], 0, before[np.where(padding, 0, indices)])
-    state = before.copy()
-    given = {"splits": splits, "layout": layout, "state_indices": indices, "pad_slot": pad_slot}
-    parts = nkiconv.causal_conv1d_split_update(x, state, w, **given)
-    check(parts, x, w, splits, layout=layout, initial_state=own)
-    rows = x if layout == "NCW" else x.transpose(0, 2, 1)
-    wanted = before.copy()
-    wanted[indices[~padding]] = np.concatenate([own, rows], 2)[~padding][:, :, T:]
-    assert state.tobytes() == wanted.tobytes()
-
-
-@pytest.mark.parametrize(("N", "T", "is_indexed", "dtype", "sums"), [
-    (1, 1, False, "bf16", "tensor_reduce"), (64, 2, False, "bf16", "tensor_reduce"),
-    (65, 1, False, "bf16", "nc_matmul"), (20, 7, False, "bf16", "nc_matmul"),
-    (32, 4, True, "bf16", "tensor_reduce"), (44, 1, True, "bf16", "tensor_reduce"), (45, 1, True, "bf16", "nc_matmul"),
-    (64, 1, True, "fp32", "tensor_reduce"), (65, 1, True, "fp32", "nc_matmul"),
-])  # fmt: skip
-def test_few_sequences_are_summed_by_vector(N, T, is_indexed, dtype, sums):
-    """Without diagonals of filters, whose making takes longest."""
-    splits, given = ((4, 64, False),), {"layout": "NWC"}
-    if is_indexed:
-        given["state_indices"] = nkiconv.spec((N,), "int32")
-    arrays = [nkiconv.spec(shape, dtype) for shape in ((N, T, 256), (N + is_indexed, 256, 3), (256, 4))]
-    found = execute(nkiconv.causal_conv1d_split_step[2], (*arrays, splits), given, trace_only=True)
-    assert {one.op for one in found.instructions} & {"tensor_reduce", "nc_matmul"} == {sums}
-
-
-def test_several_batches_of_slots():
-    """More channels than states are gathered of at once."""
-    splits = ((70, 128, True), (70, 128, False))
-    x, w, _, before = data(splits, 3, 1, dtype=BF16, state=True)
-    state, indices = before.copy(), np.array([2, 0, 1])
-    parts = nkiconv.causal_conv1d_split_update(x[:, :, 0], state, w, splits=splits, state_indices=indices)
-    check(tuple(one[:, None] for one in parts), x, w, splits, initial_state=before[indices])
-    assert state[indices].tobytes() == np.concatenate([before[indices], x], 2)[:, :, 1:].tobytes()
-
-
-@pytest.mark.cover(2)
-@pytest.mark.parametrize("indexed", [False, True])
-@pytest.mark.parametrize(("S", "T"), [(8, 9), (4, 13), (2, 15)])
-def test_most_tokens_fit(S, T, indexed):
-    """In fp32, of groups enough to be loaded ahead."""
-    splits = ((16, 128, True), (16, 128, False))
-    C, sizes = 4096, {"x_ref": (128, 4096, T), "state_ref": (128, 4096, S - 1), "w_ref": (4096, S)}
-    given = {name: nkiconv.spec(shape, "fp32") for name, shape in sizes.items()} | {"bias": nkiconv.spec((C,), "fp32")}
-    if indexed:
-        given["state_indices"] = nkiconv.spec((128,), "int32")
-    parts = nkiconv.simulate(nkiconv.causal_conv1d_split_step[2], trace_only=True)(**given, splits=splits)
-    assert [one.shape for one in parts] == [(128, T, 16, 128)] * 2
-
-
-def test_prefill_and_steps_are_one_run():
-    """One token after the other: outputs of the whole run, and its final state, within and bit for bit."""
-    x, w, bias, _ = data(TWO, 2, 12, dtype=BF16)
-    whole, final = nkiconv.causal_conv1d_split(x, w, bias, splits=TWO, return_final_state=True)
-    _, state = nkiconv.causal_conv1d_split(x[:, :, :8], w, bias, splits=TWO, return_final_state=True)
-    for t in range(8, 12):
-        parts = nkiconv.causal_conv1d_split_update(np.ascontiguousarray(x[:, :, t]), state, w, bias, splits=TWO)
-        assert all(one.tobytes() == part[:, t].tobytes() for one, part in zip(parts, whole, strict=True))
-    assert state.tobytes() == final.tobytes()
 
 
 @pytest.mark.simulator_only

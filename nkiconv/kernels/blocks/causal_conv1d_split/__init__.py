@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from .... import norms, rules
 from ...._nki import nki, nl
 from ....axis import Axis
+from ....schedules.packed_rows import shares_blocks
 from ....schedules.split import (
     LAYOUTS,
     SplitGeometry,
@@ -24,7 +25,8 @@ from ..._arguments import check_bias, check_given, refuse
 from ..._engines import itemsize_of
 from ..._epilogue import read_epilogue
 from ...depthwise_conv1d.state import check_state
-from .kernel import convolve_heads, step_heads, store_states
+from .kernel import convolve_heads, new_states, step_heads, store_final_states, store_states
+from .packed import convolve_packed
 from .row_step import step_rows
 
 
@@ -159,8 +161,16 @@ def causal_conv1d_split_heads(
     geometry = read_geometry(x_ref, w_ref, splits, layout, cu_seqlens, states, (chunks, first_channel))
     epilogue, parts = read_results(x_ref, geometry, geometry.T, bias, activation, eps)
     operands = Operands(x=x_ref, w=w_ref, parts=parts, bias=bias, state=initial_state)
-    convolve_heads(operands, geometry, epilogue, eps)
-    return parts + store_states(operands, geometry, return_final_state, state_positions)
+    final_hbm = new_states(operands, geometry) if return_final_state else None
+    packed = shares_blocks(geometry, initial_state is not None or return_final_state)
+    if packed:
+        convolve_packed(operands, geometry, epilogue, eps, final_hbm)
+    else:
+        convolve_heads(operands, geometry, epilogue, eps)
+    if return_final_state:
+        store_final_states(operands, geometry, final_hbm, packed)
+        parts += (final_hbm,)
+    return parts if state_positions is None else (*parts, store_states(operands, geometry, state_positions))
 
 
 @nki.jit

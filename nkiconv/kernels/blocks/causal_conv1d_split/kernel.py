@@ -95,7 +95,8 @@ def run_step(out, geometry, step, loaded, filters):
         return loaded.x[0:rows, tile, :, step.first + s : step.first + s + step.count]
 
     token = span.row.image * geometry.T + span.row.first + span.first + step.first
-    out.add(span.group, span.images * step.count, window, filters, 1, token, loaded.factors.get(step.first))
+    y = out.rows(span.group, span.images * step.count, token, 1)
+    out.add(span.group, span.images * step.count, window, filters, *y, loaded.factors.get(step.first))
 
 
 @dataclass
@@ -175,11 +176,12 @@ def transpose_positions(dst, group, source, ledger):
         transpose_channels(dst[:, :, :, place], group, source[:, :, place], ledger)
 
 
-def load_state(operands, geometry, group, first, images, slots=None):
+def load_state(operands, geometry, group, first, images, slots=None, lead=0):
     """Load the states of a group's channels from row `first` on, or of slots by index: [images, channels, S - 1] in
-    SBUF."""
+    SBUF, from partition `lead` on."""
     size, count = geometry.S - 1, group.count
-    state_sbuf = nl.ndarray((images, count, size), dtype=operands.state.dtype, buffer=nl.sbuf)
+    whole_sbuf = nl.ndarray((lead + images, count, size), dtype=operands.state.dtype, buffer=nl.sbuf)
+    state_sbuf = whole_sbuf[lead : lead + images]
     pattern = [[geometry.C * size, images], [1, count * size]]
     into = state_sbuf.reshape((images, count * size))
     if slots is None:
@@ -227,14 +229,21 @@ class Results:
             self.ones_sbuf = select_ones(nl.tile_size.pmax, [[-1, nl.tile_size.pmax]], 0, dtype)
         return self.ones_sbuf
 
-    def add(self, group, count, window, filters, step, token, factor=None):
+    def rows(self, group, count, token, step):
+        """(a tile [tokens, channels] for y of a group, its stores): tokens of y [N * T, heads, dim] from `token` on,
+        `step` apart."""
+        y_hbm = self.parts[group.part]
+        y_sbuf, channels = nl.ndarray((count, group.count), y_hbm.dtype, buffer=nl.sbuf), size_of(y_hbm.shape[2:])
+        pattern = [[step * channels, count], [1, group.count]]
+        return y_sbuf, [(y_sbuf, y_hbm, pattern, token * channels + group.first)]
+
+    def add(self, group, count, window, filters, y_sbuf, stores, factor=None):
         """Compute y of `count` tokens of a group.
 
         window: returns the view [partitions, tokens] of x at (partitions, tile, tap). filters: of `load_filters`.
-        The first is token `token` of y [N * T, heads, dim], the others follow `step` apart. factor: y's, [tokens,
-        channels] in SBUF, or None.
+        y_sbuf, stores: as in `finish`. factor: y's, [tokens, channels] in SBUF, or None.
         """
-        (diagonals, bias), y_hbm = filters, self.parts[group.part]
+        diagonals, bias = filters
         acc_psum, started = accumulator(self.warm, (count, group.count))
         for run in group.runs:
             for tile in range(run.tile0, run.tile0 + run.tiles):
@@ -242,24 +251,21 @@ class Results:
                     moving, adds = diagonals[tile][0 : run.rows, s, 0 : run.rows], started or s > 0
                     multiply(acc_psum[:, group.channels(run, tile)], window(run.rows, tile, s), moving, adds)
         bias = None if bias == None else bias[0:count, 0 : group.count]
-        channels = y_hbm.shape[2] * y_hbm.shape[3]
-        place = [[step * channels, count], [1, group.count]], token * channels + group.first
-        self.finish(acc_psum, bias, factor, group.heads, y_hbm, place)
+        self.finish(acc_psum, bias, factor, group.heads, y_sbuf, stores)
 
-    def finish(self, sums, bias, factor, heads, y_hbm, place):
-        """Evacuate sums [tokens, channels] of so many heads, none of them normalised if 0, to a place in HBM; also of
-        [rows, tokens, channels], a head of each token."""
+    def finish(self, sums, bias, factor, heads, y_sbuf, stores):
+        """Evacuate sums [tokens, channels] of so many heads, none of them normalised if 0, to y_sbuf; also of [rows,
+        tokens, channels], a head of each token. stores: (view, tensor in HBM, pattern, offset) to store then."""
         self.advance()
-        y_sbuf = nl.ndarray(sums.shape, dtype=y_hbm.dtype, buffer=nl.sbuf)
         z_sbuf = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf) if heads > 0 else y_sbuf
         evacuate(z_sbuf, sums, bias, factor, self.epilogue, self.ledger)
         if heads == 0:
-            store(y_sbuf, y_hbm, *place)
+            store_all(stores)
         else:
-            z, y = (one.reshape((one.shape[0], heads, size_of(one.shape[1:]) // heads)) for one in (z_sbuf, y_sbuf))
-            self.norms.append(self.normalize(z, y, y_hbm, place))
+            shape = (sums.shape[0], heads, size_of(sums.shape[1:]) // heads)
+            self.norms.append(self.normalize(z_sbuf.reshape(shape), y_sbuf.reshape(shape), stores))
 
-    def normalize(self, z, y, y_hbm, place):
+    def normalize(self, z, y, stores):
         """Compute and store y of z [tokens, heads, dim], in stages that are issued one step apart, so that no engine
         waits for another's latest result: by Vector, and the product by Vector or GpSimd."""
         (tokens, heads, dim), ledger = z.shape, self.ledger
@@ -285,7 +291,7 @@ class Results:
         yield True
         engine = pick_sum(ledger, size_of(z.shape[1:]), False)
         nisa.tensor_tensor(dst=y, data1=z, data2=factor_sbuf.broadcast(2, dim), op=nl.multiply, engine=engine)
-        store(y, y_hbm, *place)
+        store_all(stores)
 
     def advance(self):
         """Issue one more stage of each norm, oldest first."""
@@ -297,23 +303,35 @@ class Results:
             self.advance()
 
 
-def store_states(operands, geometry, final, positions):
-    """Store the requested states; returns a tuple: [rows, C, S - 1] if `final`, then [N, positions, C, S - 1]."""
-    found, size, rows, dtype = (), geometry.S - 1, geometry.rows, operands.x.dtype
-    if final:
-        final_hbm = nl.ndarray((len(rows), geometry.C, size), dtype=dtype, buffer=nl.shared_hbm)
-        if len({row.count for row in rows}) == 1 and len(rows) == geometry.N:
-            store_state(operands, geometry, rows[0], final_hbm, 0, geometry.N)
-        else:
-            for row in rows:
-                store_state(operands, geometry, row, final_hbm, row.number)
-        found += (final_hbm,)
-    if positions is not None:
-        states_hbm = nl.ndarray((geometry.N, len(positions), geometry.C, size), dtype=dtype, buffer=nl.shared_hbm)
-        for image, number, row in states_after(rows, positions):
-            store_state(operands, geometry, row, states_hbm, image * len(positions) + number)
-        found += (states_hbm,)
-    return found
+def store_all(stores):
+    """Store views of SBUF; stores: (view, tensor in HBM, pattern, offset)."""
+    for one in stores:
+        store(*one)
+
+
+def new_states(operands, geometry, *counts):
+    """New states in HBM, [rows, or `counts`, C, S - 1]."""
+    shape = (*(counts or (len(geometry.rows),)), geometry.C, geometry.S - 1)
+    return nl.ndarray(shape, dtype=operands.x.dtype, buffer=nl.shared_hbm)
+
+
+def store_final_states(operands, geometry, final_hbm, empty):
+    """Store the states after the rows, [rows, C, S - 1] in HBM; empty: only of rows without tokens."""
+    rows = geometry.rows
+    if len({row.count for row in rows}) == 1 and len(rows) == geometry.N and not empty:
+        store_state(operands, geometry, rows[0], final_hbm, 0, geometry.N)
+        return
+    for row in rows:
+        if row.count == 0 or not empty:
+            store_state(operands, geometry, row, final_hbm, row.number)
+
+
+def store_states(operands, geometry, positions):
+    """Store the states after some positions of the images; returns [N, positions, C, S - 1] in HBM."""
+    states_hbm = new_states(operands, geometry, geometry.N, len(positions))
+    for image, number, row in states_after(geometry.rows, positions):
+        store_state(operands, geometry, row, states_hbm, image * len(positions) + number)
+    return states_hbm
 
 
 def store_state(operands, geometry, row, states_hbm, place, images=1):
@@ -434,7 +452,7 @@ def sum_token(out, held, t, T):
     def window(rows, tile, s):
         return held.positions[t + s][0:rows, tile, 0 : held.count]
 
-    out.add(held.group, held.count, window, held.filters, T, held.first * T + t)
+    out.add(held.group, held.count, window, held.filters, *out.rows(held.group, held.count, held.first * T + t, T))
 
 
 def next_states(state, x, T, ledger):

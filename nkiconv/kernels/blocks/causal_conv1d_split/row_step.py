@@ -49,7 +49,9 @@ def step_rows(operands, geometry, epilogue, eps, tokens):
         y_hbm, bias = operands.parts[tile.part], None if rows.bias is None else rows.bias.broadcast(1, T)
         step = y_hbm.shape[2] * y_hbm.shape[3]
         pattern = [[T * step, tile.images], [tile.length, tile.rows], [step, T], [1, tile.length]]
-        out.finish(sums_sbuf, bias, None, T * tile.is_head, y_hbm, (pattern, tile.image * T * step + tile.first))
+        y_sbuf = nl.ndarray(sums_sbuf.shape, dtype=y_hbm.dtype, buffer=nl.sbuf)
+        stores = [(y_sbuf, y_hbm, pattern, tile.image * T * step + tile.first)]
+        out.finish(sums_sbuf, bias, None, T * tile.is_head, y_sbuf, stores)
     out.end()
 
 
