@@ -241,7 +241,8 @@ class Core:
         shape = (m_tile.rows * m_tile.kn, planes_at_once(geometry) * out_tile.zn, out_tile.pn, out_tile.qn)
         banks = banks_of(out_tile, item.last and index == len(self.group.m_tiles) - 1)
         y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype if self.norms is None else nl.float32, buffer=nl.sbuf)
-        residual_sbuf = load_residual(operands, geometry, m_tile, out_tile_of_y(geometry, item.out_tile))
+        of_y = [bank_of_y(geometry, item.out_tile, bank) for bank in banks]
+        residual_sbuf = load_residual(operands, geometry, m_tile, out_tile_of_y(geometry, item.out_tile), of_y)
         results = Results(index, m_tile, item, out_tile, banks, y_sbuf, residual_sbuf)
         self.every = [*(self.every if index > 0 else []), results]
         return results

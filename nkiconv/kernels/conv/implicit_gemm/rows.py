@@ -140,12 +140,14 @@ def clear_beside(x_sbuf, geometry, x):
     clear(x_sbuf, max(left, min(wn, columns.size - w0 - (x.k_tile.depth - 1) * columns.dilation)), wn)
 
 
-def load_residual(operands, geometry, m_tile, out_tile):
-    """The residual of an output tile times beta, fp32 if beta is not 1; or None."""
-    pairs, whole = div_ceil(out_tile.pn, m_tile.rows), whole_bank(m_tile, out_tile)
+def load_residual(operands, geometry, m_tile, out_tile, banks):
+    """The residual of an output tile times beta, fp32 if beta is not 1; or None. Transposes are issued bank by bank, in
+    the order of the evacuations."""
+    pairs = div_ceil(out_tile.pn, m_tile.rows)
+    parts = banks if stores_channels(geometry) else [whole_bank(m_tile, out_tile)]
     shape = (m_tile.rows * m_tile.kn, out_tile.zn, pairs, out_tile.qn)
     ragged = (slice(None), slice(None), pairs - 1) if pairs * m_tile.rows > out_tile.pn else None
-    regions = regions_of_bank(geometry.y_strides, m_tile, out_tile, whole)
+    regions = [one for bank in parts for one in regions_of_bank(geometry.y_strides, m_tile, out_tile, bank)]
     return residual_of(operands, shape, regions, ragged, stores_channels(geometry))
 
 
