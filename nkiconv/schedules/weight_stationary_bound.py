@@ -14,7 +14,7 @@ from .options import Options
 from .planes import with_windows
 from .prices import EXPOSED, READERS, SHIFTED, Busy, Prices, array_end_ns, total_ns, warm_up_of
 from .stacked_schedule import Stack, loads_by_input, reversed_rows, runs_of, tile_bytes
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, div_ceil, transposes_of_bank
 
 
 class Work(NamedTuple):
@@ -115,15 +115,20 @@ class Bound(Prices):
             tiles = math.prod(part.qn for part in lane) / P_MAX
             each.tensor += tiles * self.transpose_ns()
             each.read += tiles * sum(one.kn for one in tile) * target.vector_ns / READERS
+            # a copy for each row tile and row of a block, of all blocks whose pixels fit the partitions
+            together = P_MAX // min(P_MAX, lane[2].qn) * transposes_of_bank(P_MAX, 2)
+            copies = lane[0].qn * div_ceil(lane[2].qn, P_MAX) * div_ceil(lane[1].bn, together)
+            each.read += row_tiles * schedule.together_rows * copies * target.vector_fixed_psum_ns / READERS
         each.streamed = each.tensor if schedule.gathers else each.streamed  # each row tile has few of the columns
         each.dma = self.y_ns(tile, lanes, row_tiles)
         loads = 0
-        if self.stack is not None:  # a DMA for each shift and piece of planes, and for each block partly outside x
+        if self.stack is not None:  # a DMA for each shift, and for each block partly outside x
             every = (one.x_pieces(own, False) for one, own in self.stack.lanes_of(lane))
             loads = sum(len(found) for pieces in every for *_, found in pieces)
         once = Busy(dma=self.x_ns(tile, lanes), issued=loads * target.static_issue_ns)
-        if self.options.prologue.asked:  # each row tile has its own load
-            parts, columns = row_tiles if schedule.gathers else count, min(lane[2].xn, self.geometry.columns.size)
+        if self.options.prologue.asked:  # of each load
+            parts = len(schedule.x_runs(tile, lanes)) if schedule.gathers else count
+            columns = min(lane[2].xn, self.geometry.columns.size)
             once.scalar = parts * lane[0].xn * lane[1].xn * columns * target.scalar_ns
         return Work(each, once, max(1, banks.total()))
 
@@ -150,9 +155,10 @@ class Bound(Prices):
         # rows of an output tile that the one before has are copied
         rows = p.xn if self.shift is None or p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)
         if is_transposed(geometry):
-            loads, each = (len(tile), tile[0].cn) if schedule.gathers else (loads, each)
+            counts = [one[-1] for one in schedule.x_runs(tile, lanes)] if schedule.gathers else [each] * loads
             columns = min(q.xn, geometry.columns.size)
-            return k_tiles * loads * self.transposed_ns(each, z.xn * rows * columns, max(1, columns))
+            elements = z.xn * rows * columns
+            return k_tiles * sum(self.transposed_ns(count, elements, max(1, columns)) for count in counts)
         return k_tiles * self.loaded_ns(lanes[0], rows, parts, True)
 
     def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool) -> float:

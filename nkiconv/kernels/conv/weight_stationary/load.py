@@ -111,7 +111,7 @@ class Inputs(nl.NKIObject):
         c0, cn, segment, held = self.schedule.k_tiles[k_tile]
         if self.schedule.shift == None and not self.schedule.gathers:
             return [(index * cn, segment + index, c0, cn) for index in range(held)]
-        return [(one.first, one.lane, one.c0 + c0, min(one.cn, cn)) for one in tile if one.lane < len(lanes)]
+        return self.schedule.x_runs(tile, lanes, k_tile)
 
     def _load_rows(self, x_sbuf, lane, first, channels, low, high):
         """Load rows low .. high-1 of a lane, with zeros in its elements outside x."""
