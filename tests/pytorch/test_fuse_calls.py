@@ -308,8 +308,9 @@ def test_a_divisor_that_changes_after_the_conversion():
     assert calls(found, image(*STEM)).count("channel_stats") == 1
 
 
-def test_traces_batches_and_another_conversion():
-    found, model = pair(fm.chain)
+@pytest.mark.parametrize("kind", ["GroupNorm", "BatchNorm", "InstanceNorm"])
+def test_traces_batches_and_another_conversion(kind):
+    found, model = pair(lambda: fm.ranked(kind, 2))
     x = image(2, C, 5, 5)
     assert_same(torch.fx.symbolic_trace(found), model, x)
     assert torch.equal(torch.vmap(found)(x[None])[0], found(x))

@@ -201,7 +201,7 @@ def _called(convolution: Any, x: Tensor, call: Callable[..., Any]) -> Tensor:
 class HandsOn(Changed):
     """A norm whose result is pending where a chain can take it."""
 
-    nkiconv_traced, plain_forward = True, Changed.forward
+    plain_forward = Changed.forward
 
     def forward(self, input: Any) -> Any:
         shifted = isinstance(input, Shifted) and input.is_open()

@@ -101,6 +101,8 @@ class Intercept(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch, or ours in its place."""
+        if func is torch.Tensor.unflatten and torch.compiler.is_compiling():
+            func = torch.unflatten  # the method calls super()'s, which torch.compile traces under no mode
         ours = _OURS.get(func)
         named = kwargs or {}
         if ours is not None and any(issubclass(kind, Pending) for kind in types):
