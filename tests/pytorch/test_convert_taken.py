@@ -192,7 +192,7 @@ def test_a_method_that_calls_supers_compiles():
     torch._dynamo.reset()
     model = made(lambda m, x: m.conv(x).unflatten(1, (2, -1)).unflatten(sizes=(2, 2), dim=-2), conv=nn.Conv2d(3, 4, 3))
     compiled = torch.compile(convert(model).model, fullgraph=True, backend="eager")
-    assert_nkiconvs(lambda: compiled(X), model(X))
+    assert torch.equal(compiled(X), model(X))
 
 
 @pytest.mark.parametrize("name", ["causal", "conv_forward", "fx"])
