@@ -372,12 +372,12 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class Pass:
-    """Rounds of Accumulators that share loads of x and gy; with several rounds all tiles stay in SBUF.
+    """Accumulators, at most as many as banks, that share loads; passes of equal channels and taps share tiles in SBUF.
 
     k, c, r, s, h, w: (first, count) of channels of gy, of channels of x on each row tile, of rows and columns of taps,
     and of rows and columns of a window; planes: of taps; first: (row, column) of gy whose products write all sums."""
 
-    rounds: tuple[tuple[Accumulator, ...], ...]
+    accumulators: tuple[Accumulator, ...]
     k: Part
     c: tuple[Part, ...]
     planes: tuple[int, ...]
@@ -387,6 +387,11 @@ class Pass:
     w: Part
     first: tuple[int, int]
     tiles: tuple[Tile, ...] = ()
+
+    @property
+    def loads(self) -> tuple[object, ...]:
+        """What its tiles hold."""
+        return self.k, self.c, self.planes, self.r, self.s
 
     @property
     def half(self) -> int:

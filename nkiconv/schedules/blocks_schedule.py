@@ -141,7 +141,7 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
         plan = _scheduled(blocks, settings, bias, source, together)
     what, products = f"C={blocks.C}, K={blocks.K}: a filter gradient by blocks", 0
     for one in plan.passes:
-        each = (matmuls_beside(blocks, settings.columns, acc.beside) for acc in chain.from_iterable(one.rounds))
+        each = (matmuls_beside(blocks, settings.columns, acc.beside) for acc in one.accumulators)
         products += len(one.tiles) * sum(each) * settings.rows * plan.gang
     reason = _room_unsupported(plan) or too_many(what, blocks.times * products / PARTS)
     return (None, reason) if reason else (plan, "")
@@ -150,13 +150,6 @@ def build(geometry: Geometry, config: Config, bias: bool) -> tuple[BlocksSchedul
 def _room_unsupported(plan: BlocksSchedule) -> str:
     """Why tiles do not fit; "" if they do."""
     settings, geometry, needed = plan.settings, plan.geometry, needed_bytes(plan)
-    for one in plan.passes:
-        tiles = one.half if plan.split else len(one.tiles)
-        if len(one.rounds) > 1 and tiles * geometry.times > settings.buffers:
-            return (
-                f"config buffers={settings.buffers}: {len(one.rounds)} rounds of {sum_banks(settings.pixels)} banks "
-                f"need all {tiles} tiles of blocks at once; use as many, or fewer outputs and inputs"
-            )
     if (step := _longest_step(plan)) > STEP_MAX:
         return (
             f"rhs_dilation={(geometry.rows.dilation, geometry.columns.dilation)}, config columns={settings.columns}, "
@@ -198,10 +191,11 @@ def _scheduled(
         r, s = hull([one.r for one in of_taps], (0, 1)), hull([one.s for one in of_taps], (0, 1))
         parts = range(config.side)
         c = tuple(hull([one.c for one in of_taps if one.part == part], (geometry.C, 0)) for part in parts)
-        each = cut(div_ceil(len(accumulators), config.side), banks // config.side)
-        rounds = tuple(tuple(some_of(accumulators, (at * config.side, count * config.side))) for at, count in each)
         planes, k = tuple(dict.fromkeys(one.t for one in of_taps)), hull([one.k for one in accumulators], (0, 0))
-        passes.append(Pass(rounds, k, c, planes, r, s, *_windows(geometry, config, r, s)))
+        of_loads = k, c, planes, r, s, *_windows(geometry, config, r, s)
+        for at, count in cut(div_ceil(len(accumulators), config.side), banks // config.side):
+            some = some_of(accumulators, (at * config.side, count * config.side))
+            passes.append(Pass(tuple(some), *of_loads))
     plan = BlocksSchedule(config, geometry, source, tuple(passes))
     gang = _gang_of(plan) if config.pixels >= TRANSPOSED else 1
     tiles = {taps: _tiles_of(geometry, config, gang, *taps) for taps in {(one.r, one.s) for one in passes}}
@@ -242,7 +236,7 @@ def _tiles_of(geometry: Geometry, config: BlocksSettings, gang: int, r: Part, s:
 
 def channels_read(one: Pass) -> int:
     """Channels of gy that matmuls of a pass read, from its first on; 0 if it has only biases of exchanged x and gy."""
-    read = (acc for acc in chain.from_iterable(one.rounds) if not acc.bias or acc.t < 0)
+    read = (acc for acc in one.accumulators if not acc.bias or acc.t < 0)
     return max((acc.k[0] - one.k[0] + acc.pitch for acc in read), default=0)
 
 
@@ -259,7 +253,7 @@ def _gang_of(plan: BlocksSchedule) -> int:
 def _with_transposes(plan: BlocksSchedule, gang: int) -> BlocksSchedule:
     """The schedule with its Transposes: with as many loaded pieces as fit."""
     sizes = transposes.piece_sizes(plan.source, plan.settings, plan.passes)
-    banks = min(PSUM_BANKS - len(accumulators) for one in plan.passes for accumulators in one.rounds)
+    banks = min(PSUM_BANKS - len(one.accumulators) for one in plan.passes)
     every = [
         replace(plan, transposes=transposes.Transposes(gang, raws, banks, sizes))
         for raws in range(transposes.RAWS, 0, -1)
@@ -313,10 +307,10 @@ def _accumulators_of(
 
 
 def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:
-    """(first, count) of the tiles of each chain of a pass's `count` tiles; one chain if the pass has several rounds."""
-    beside = min(accumulator.beside for accumulator in one.rounds[0])
+    """(first, count) of the tiles of each chain of a pass's `count` tiles."""
+    beside = min(accumulator.beside for accumulator in one.accumulators)
     matmuls = count * plan.gang * plan.settings.rows * matmuls_beside(plan.geometry, plan.settings.columns, beside)
-    return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)
+    return cut_into(count, min(count, div_ceil(matmuls, CHAIN)))
 
 
 def tile_bytes(plan: BlocksSchedule) -> int:
@@ -330,7 +324,7 @@ def needed_bytes(plan: BlocksSchedule) -> int:
     others, halves = 0, PARTS if plan.split else 0
     # sums of earlier chains; sums of both halves of the units
     chains = [int(len(chains_of(plan, one, len(one.tiles))) > 1) for one in plan.passes]
-    held = max(len(one.rounds[0]) * (more + halves) for one, more in zip(plan.passes, chains, strict=True))
+    held = max(len(one.accumulators) * (more + halves) for one, more in zip(plan.passes, chains, strict=True))
     blocks = plan.gang * plan.settings.buffers * tile_bytes(plan)
     if plan.transposes is not None:
         *pieces, slab, zeros = plan.transposes.sizes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -233,9 +233,9 @@ def side_of(
 ) -> Side:
     """The Side of a chunk (members, channels) of a tile of a pass. geometry: of x and gy in memory."""
     own, spans, places = some_of(tile, chunk[0]), [], []
-    beside = max(accumulator.beside for accumulator in chain.from_iterable(one.rounds))
     seen, first, r, s = (geometry, one.c[0][0], one.r, one.s) if t >= 0 else (gy_as_x(geometry), one.k[0], ONE, ONE)
-    by_axis = (seen.rows, config.rows, r, 1, 1), (seen.columns, config.columns, s, 2, beside)
+    # passes with fewer columns packed than others share their tiles
+    by_axis = (seen.rows, config.rows, r, 1, 1), (seen.columns, config.columns, s, 2, config.beside)
     for axis, extent, taps, at, many in by_axis:
         found = [_windows_of(axis, (region.p if at == 1 else region.q, extent), taps) for region in own]
         firsts, (_, step, window), count = [place for place, *_ in found], found[0], own[0].counts[at]

@@ -158,6 +158,8 @@ def _cut():
     for beside, stride, apart in ((2, 2, 1), (4, 3, 1), (2, 3, 2)):
         axes = [(7, 1, 2, 1, 1, 0), (17, 1, stride, apart, 0, 2)]
         yield (3, 7, 9, 1), axes, TURNED | {"beside": beside, "rows": 2, "columns": 5}
+    axes = [(7, 1, 2, 1, 0, 0), (17, 1, 2, 1, 0, 2)]  # passes with and without packed columns share x
+    yield (2, 7, 160, 1), axes, TURNED | {"beside": 2, "rows": 2, "columns": 5, "outputs": 1, "split": 0}
     # biases of several tiles, of which no more are there together than two
     for outs, inputs, side, pixels in ((1, 8, 1, 0), (1, 8, 4, 0), (2, 4, 1, 0), (2, 3, 1, 0), (1, 5, 1, 2)):
         config = {"outputs": outs, "inputs": inputs, "channels": 3, "side": side, "buffers": 2, "rows": 1, "columns": 5}
@@ -255,7 +257,7 @@ RUNS += [
 
 @pytest.mark.cover(64, keep=[
     "strides, dilations, cropped-False-fp32 as bf16", "gangs: rows of windows in several loads-False-bf16",
-    "cut 12-False-bf16", "diagonals: row tiles of single columns-False-bf16",
+    "cut 12-False-bf16", "cut 15-False-bf16", "diagonals: row tiles of single columns-False-bf16",
 ])  # fmt: skip
 @pytest.mark.parametrize(("why", "is_last", "dtype"), RUNS)
 def test_every_problem(why, is_last, dtype):

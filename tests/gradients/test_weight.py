@@ -134,9 +134,10 @@ def test_rows_of_single_places_are_evacuated_together():
     assert runs == [("nc_transpose", 3), ("tensor_copy", 1)] * 4
 
 
-@pytest.mark.parametrize(("rows", "count"), [(8, 64), (16, 6)])
+@pytest.mark.parametrize(("rows", "count"), [(8, 48), (16, 5)])
 def test_parts_of_planes_on_row_tiles_are_loaded_by_rows(rows, count):
-    """Whole planes, runs of HBM, at once: by tiles a 3x3 of stride 2 with 2 output channels took an eighth longer."""
+    """Whole planes, runs of HBM, at once: by tiles a 3x3 of stride 2 with 2 output channels took an eighth longer. Both
+    passes share gy."""
     problem = nkiconv.ConvProblem(N=2, C=8, K=2, H=16, W=16, R=3, S=3, padding=((1, 1), (1, 1)))
     config = (("rows", rows), ("columns", 16), ("side", 2), ("pixels", 0), ("split", 0))
     assert sum(one.op == "dma_copy" for one in on_one_core(problem, config)) == count

@@ -20,8 +20,8 @@ from .._masks import constant, keep_between, keep_equal
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import multiply
+from .held import new_blocks
 from .loads import Piece, as_stored, clear_sides, clear_tile, is_channels_last, load_tile, with_last
-from .loop import new_blocks
 from .sums import own_part, run_parts, start_ones, with_other_half
 
 
@@ -119,7 +119,7 @@ def start_sums(work, step):
 def load_step(work, feed, index):
     """Load a step's x and gy, except rows of x that it shares with the step before. Loads into other new buffers follow
     the first buffer's, which wait for zeros."""
-    taps, step, into, plan = range(work.geometry.planes.taps), feed.tiles[index], feed.of(index), work.plan
+    step, into, plan, planes = feed.tiles[index], feed.of(index), work.plan, (*range(work.geometry.planes.taps), -1)
     of_unit = {"rows": plan.unit[0], "columns": plan.unit[1], "h": plan.h, "w": plan.w}
     of_unit |= {"r": (0, plan.geometry.rows.taps), "s": (0, plan.geometry.columns.taps)}
     channels = [plan.channels_of(groups) for groups in step.parts]
@@ -127,11 +127,11 @@ def load_step(work, feed, index):
     # a buffer keeps the zeros around planes while its strip is the same
     beside = plan.settings.strips == 0 or into.strip != step.strip
     into.strip = step.strip
-    clear_tile(work.geometry, pieces[0], step.tile, into, taps, beside, 0 < index < len(feed.buffers))
+    clear_tile(work.geometry, pieces[0], step.tile, into, planes, beside, 0 < index < len(feed.buffers))
     if index < len(feed.buffers) or step.parts != feed.tiles[index - len(feed.buffers)].parts:
         clear_missing(plan, step.parts, pieces, into)
     there = plan.h[0] + (plan.shared if step.follows else 0)
-    load_tile(work, pieces, step.tile, into, taps, pieces[0].rows, there, stacks=index > 0)
+    load_tile(work, pieces, step.tile, into, planes, pieces[0].rows, there, stacks=index > 0)
 
 
 def clear_missing(plan, parts, pieces, into):

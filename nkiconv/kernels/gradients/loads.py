@@ -62,19 +62,20 @@ def as_stored(part, last):
 
 
 def clear_tile(geometry, piece, tile, blocks, planes, beside=True, holds=False):
-    """Write zeros to rows of gy that some unit lacks, and above and below x at planes of taps; with `beside` also to
+    """Write zeros to rows that some unit lacks of x at planes of taps, or of gy for plane -1; with `beside` also to
     columns. holds: as in `clear_sides`."""
     is_spread = geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
     rows = shared([(region.rows.low, region.rows.high) for region in tile], piece.h)
     columns = shared([(region.columns.low, region.columns.high) for region in tile], piece.w)
-    for t in planes:
+    for t in (t for t in planes if t >= 0):
         lacks = is_spread or any(valid_range(geometry.planes, t, region.z, 1)[2] == 0 for region in tile)
         there = (0, 0) if lacks else rows, columns if beside else (0, piece.w[1])
         clear_sides(blocks.x[t][:, 0 : piece.h[1], 0 : piece.w[1]], is_channels_last(geometry.x_strides), *there, holds)
-    rows = min(piece.rows, *(region.rows.extent for region in tile))
-    count = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
-    whole = blocks.y[:, 0 : piece.rows, 0 : piece.columns]
-    clear_sides(whole, is_channels_last(geometry.y_strides), (0, rows), (0, count), holds)
+    if -1 in planes:
+        rows = min(piece.rows, *(region.rows.extent for region in tile))
+        count = min(piece.columns, *(region.columns.extent for region in tile)) if beside else piece.columns
+        whole = blocks.y[:, 0 : piece.rows, 0 : piece.columns]
+        clear_sides(whole, is_channels_last(geometry.y_strides), (0, rows), (0, count), holds)
 
 
 def shared(spans, part):
@@ -102,8 +103,8 @@ def clear_sides(tile, last, rows, columns, holds=False):
 
 
 def load_tile(work, pieces, tile, blocks, planes, rows, there=0, stacks=False):
-    """Load x at planes of taps, and gy, of a tile's units: `rows` rows of gy at a time and the rows of the windows that
-    they need, from row `there` on. stacks: whether row tiles share DMAs."""
+    """Load x at planes of taps, or gy for plane -1, of a tile's units: `rows` rows of gy at a time and the rows of
+    windows that they need, from row `there` on. stacks: whether row tiles share DMAs."""
     bottom, axis = sum(pieces[0].h), work.geometry.rows
     # row tiles whose partitions follow each other share DMAs
     follows = len(tile) == 1 and all(two.part - one.part == size_of(tile[0].counts) for one, two in pairwise(pieces))
@@ -113,8 +114,10 @@ def load_tile(work, pieces, tile, blocks, planes, rows, there=0, stacks=False):
         needed = bottom if row + rows == pieces[0].rows else min(bottom, max(there, needed))
         for some in together:
             for t in planes:
-                load_x(work, some, tile, blocks.x[t], t, (there, needed))
-            load_y(work, some, tile, blocks.y, (row, row + rows))
+                if t < 0:
+                    load_y(work, some, tile, blocks.y, (row, row + rows))
+                else:
+                    load_x(work, some, tile, blocks.x[t], t, (there, needed))
         there = needed
 
 

@@ -1,11 +1,11 @@
 """The loop of the filter gradient: tiles of blocks are loaded, each position of a block is a matmul for each
 accumulator, and accumulators are evacuated at the end."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
-from ..._nki import nisa, nl
-from ...schedules.blocks import LINES, apart_beside, taps_seen, units_of
+from ..._nki import nl
+from ...schedules.blocks import apart_beside, taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_transposes import AHEAD, FAR, PACE
 from ...schedules.tiles import PSUM_BANKS, div_ceil
@@ -13,21 +13,10 @@ from .._dma import Feed
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from ..conv.sums import along, multiply
-from .loads import Piece, as_stored, clear_tile, is_channels_last, load_lines, load_tile, tile_of
+from .held import hold, pools_of, start_buffers
+from .loads import as_stored, is_channels_last, tile_of
 from .sums import add_up, further_of, leavings_of, run_parts, start_joint, start_ones, store_sums
-from .transposes import hold, start_transposes, transposes_for
-
-
-@dataclass
-class Blocks(nl.NKIObject):
-    """A buffer in SBUF of a tile of units: x by plane of taps [units, rows, columns, c], None for planes that no
-    accumulator reads, and gy [units, rows, columns, k]. strip: in diagonals, the number of the strip whose zeros beside
-    blocks the buffer holds; held: of transposed x and gy, the Held by plane of taps, -1 of gy."""
-
-    x: list
-    y: object
-    strip: int = -1
-    held: dict = field(default_factory=dict)
+from .transposes import start_transposes, transposes_for
 
 
 def run_weight(work):
@@ -44,47 +33,47 @@ def run_weight(work):
 def run_passes(work, passes, buffers):
     """Compute the products of passes in order; tiles are loaded, or transposed, as far ahead as there are buffers."""
     (tiles, products), work.leavings = order_of(work.plan, passes, work.half), leavings_of(work, passes)
-    ahead = start_transposes(work, buffers) if work.plan.transposes != None else None
-    load = partial(load_blocks, work) if ahead == None else partial(hold, work, ahead)
-    feed = Feed(tiles, [replace(one) for one in buffers], load)
+    ahead = start_transposes(work) if work.plan.transposes != None else None
+    feed = Feed(tiles, [replace(one) for one in buffers], partial(hold, work, pools_of(buffers)))
     sums, held, joint, apart = [], [None] * PSUM_BANKS, None, apart_beside(work.geometry)
     columns = work.plan.settings.columns
     for at, some in enumerate(products):
+        one = feed.tiles[some.index].one
         if ahead == None:
             feed.until(some.oldest + len(feed.buffers))
         if some.starts:
-            sums = [start_sums(work, accumulator) for accumulator in some.accumulators]
-            joint = None if work.half < 0 else start_joint(some.accumulators)
+            sums = [start_sums(work, accumulator) for accumulator in one.accumulators]
+            joint = None if work.half < 0 else start_joint(one.accumulators)
         banks = range(some.banks[0], some.banks[0] + some.banks[1])
         for column in range(columns):
-            q = (feed.tiles[some.index].one.first[1] + column) % columns
+            q = (one.first[1] + column) % columns
             for bank in banks:
-                if q % (some.accumulators[bank].beside * apart) < apart:
+                if q % (one.accumulators[bank].beside * apart) < apart:
                     if ahead != None:
                         transpose_ahead(work, ahead, feed, products, at, q)
-                        ahead.columns += columns_of_matmul(work, some.accumulators[bank])
-                    add_products(work, some.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
+                        ahead.columns += columns_of_matmul(work, one.accumulators[bank])
+                    add_products(work, one.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
         for bank in banks if some.ends else ():
-            end_chain(work, some, bank, sums[bank], held, joint)
+            end_chain(work, one, some.last, bank, sums[bank], held, joint)
 
 
-def end_chain(work, some, bank, acc_psum, held, joint):
-    """Add the sums of a bank's chain in SBUF to the chains before; store them after the last chain, or with the round's
+def end_chain(work, one, last, bank, acc_psum, held, joint):
+    """Add the sums of a bank's chain in SBUF to the chains before; store them after the last chain, or with the pass's
     if a half is exchanged."""
     sums = acc_psum
-    if held[bank] != None or not some.last:
+    if held[bank] != None or not last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
         add_up(work, [acc_psum], held[bank], sums)
-    held[bank] = None if some.last else sums
-    if some.last:
-        store_sums(work, some.accumulators, bank, sums, joint)
+    held[bank] = None if last else sums
+    if last:
+        store_sums(work, one.accumulators, bank, sums, joint)
 
 
 def transpose_ahead(work, ahead, feed, products, at, q):
     """Transpose the tiles of these products, and of products after column q if buffers are free: up to AHEAD matmul
     columns after it, of later tiles half as many, and up to FAR a bank for each PACE columns of matmuls, so that the
     Tensor Engine does not wait for evacuations. The second tile's loads may not be there so early."""
-    left = sum(columns_in(work, products[later], q if later == at else 0) for later in range(at, ahead.done))
+    left = sum(columns_in(work, feed, products[later], q if later == at else 0) for later in range(at, ahead.done))
     while ahead.done < len(products):
         some = products[ahead.done]
         near, far = (AHEAD // 2, FAR) if some.index > max(1, products[at].index) else (AHEAD, AHEAD)
@@ -99,13 +88,13 @@ def transpose_ahead(work, ahead, feed, products, at, q):
             if not is_due and is_paced:
                 ahead.columns = 0
                 return
-        left += columns_in(work, some, 0)
+        left += columns_in(work, feed, some, 0)
         ahead.done, ahead.steps = ahead.done + 1, None
 
 
-def columns_in(work, some, q):
+def columns_in(work, feed, some, q):
     """Columns of the matmuls of Products, from column q of gy on."""
-    acc = some.accumulators[some.banks[0]]
+    acc = feed.tiles[some.index].one.accumulators[some.banks[0]]
     return div_ceil(work.plan.settings.columns - q, acc.beside) * some.banks[1] * columns_of_matmul(work, acc)
 
 
@@ -118,50 +107,6 @@ def start_sums(work, acc):
     """A new bank of sums [k, rows, columns, c] for an accumulator."""
     sizes = acc.beside * acc.pitch, acc.r[1], columns_of(work, acc, acc.beside), acc.c[1]
     return tile_of(is_channels_last(work.geometry.x_strides), sizes, nl.float32, nl.psum)
-
-
-def start_buffers(work):
-    """Buffers of a Feed, large enough for all passes; nothing is loaded."""
-    plan, settings, (first, end) = work.plan, work.plan.settings, work.plan.cleared
-    x_sizes = plan.gang * plan.x[0], *plan.x[1:]
-    y_sizes = plan.gang * settings.rows, settings.columns, plan.k
-    tiles = sum(len(one.tiles) for one in plan.passes)
-    found = [new_blocks(work, x_sizes, y_sizes, plan.planes) for _ in range(min(settings.buffers, tiles))]
-    for one in found if first < end else ():
-        # matmuls of several columns read these channels beyond the loaded ones
-        read = as_stored(one.y[:, :, :, first:end], is_channels_last(work.geometry.y_strides))
-        nisa.memset(dst=read, value=0.0, engine=nisa.engine.vector)
-    return found
-
-
-def new_blocks(work, x_sizes, y_sizes, planes):
-    """New Blocks of x_sizes and y_sizes (rows, columns, channels), with x at `planes` of taps."""
-    geometry, operands, units = work.geometry, work.operands, nl.tile_size.pmax
-    x_last, y_last = is_channels_last(geometry.x_strides), is_channels_last(geometry.y_strides)
-    taps = range(geometry.planes.taps)
-    x = [tile_of(x_last, (units, *x_sizes), operands.x_dtype) if t in planes else None for t in taps]
-    return Blocks(x=x, y=tile_of(y_last, (units, *y_sizes), operands.w_dtype))
-
-
-def load_blocks(work, feed, index):
-    """Load a Feed's tile into its buffers."""
-    one, tile, blocks = feed.tiles[index].one, feed.tiles[index].tile, feed.of(index)
-    plan, geometry, settings, size = work.plan, work.geometry, work.plan.settings, (one.r, one.s, one.h, one.w)
-    each = nl.tile_size.pmax // settings.side
-    pieces = [
-        Piece(settings.rows, settings.columns, one.k, c, *size, part * each)
-        for part, c in enumerate(one.c)
-        if part == 0 or c[1] > 0
-    ]
-    clear_tile(geometry, pieces[0], tile, blocks, one.planes)
-    if settings.pixels == LINES:
-        if len(one.planes) > 0:
-            load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
-        load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
-        return
-    # whole planes are runs
-    by_rows = is_channels_last(geometry.x_strides) or settings.rows < geometry.rows.out
-    load_tile(work, pieces, tile, blocks, one.planes, 1 if by_rows else settings.rows)
 
 
 def columns_of(work, accumulator, count):

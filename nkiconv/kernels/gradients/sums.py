@@ -108,7 +108,7 @@ class Leaving(nl.NKIObject):
 def leavings_of(work, passes):
     """The Leaving of each accumulator of passes: of all taps of its channels, a run of HBM for each output channel, if
     the passes have all of them, otherwise of its own taps."""
-    every = [acc for one in passes for some in one.rounds for acc in some]
+    every = [acc for one in passes for acc in one.accumulators]
     count, banks = Counter((acc.k, acc.c) for acc in every if not acc.bias), banks_of_taps(work.geometry)
     whole = (0, filter_rows(work.geometry)), (0, work.geometry.columns.taps)
     together = {channels: Leaving(*whole, banks) for channels, number in count.items() if number == banks}
@@ -166,7 +166,7 @@ def store(work, accumulator):
 
 
 def start_joint(accumulators):
-    """Tiles [k, columns] in SBUF, by their rows, for the sums of a round's accumulators over a half of the units, which
+    """Tiles [k, columns] in SBUF, by their rows, for the sums of a pass's accumulators over a half of the units, which
     the cores exchange together."""
     sizes = Counter()
     for acc in accumulators:
@@ -175,7 +175,7 @@ def start_joint(accumulators):
 
 
 def parts_of_joint(work, accumulators, joint):
-    """The view [k, rows, columns, c] of each accumulator's sums in its round's tiles."""
+    """The view [k, rows, columns, c] of each accumulator's sums in its pass's tiles."""
     last, ends, found = filters_last(work), Counter(), []
     for acc in accumulators:
         sizes, first = (acc.k[1], acc.r[1], acc.s[1], acc.c[1]), ends[acc.k[1]]
@@ -186,8 +186,8 @@ def parts_of_joint(work, accumulators, joint):
 
 
 def store_sums(work, accumulators, bank, acc_psum, joint):
-    """Evacuate a bank's sums, in the filter's order, and store them. joint: None, or the tiles of its round for a half
-    of the units: after the round's last bank they are added to the other half's, or kept for it."""
+    """Evacuate a bank's sums, in the filter's order, and store them. joint: None, or the tiles of its pass for a half
+    of the units: after the pass's last bank they are added to the other half's, or kept for it."""
     parts, others = sums_beside(work, accumulators[bank], acc_psum), {}
     if joint == None:
         into_sbuf, added = room_for(work, accumulators[bank])

@@ -1,12 +1,10 @@
 """x and gy of NCHW transposed to units: loaded in memory order, framed by zeros, transposed, evacuated."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
 
 from ..._nki import nisa, nl
-from ...schedules.blocks import GY_TRANSPOSED
-from ...schedules.blocks_transposes import SLABS, TOGETHER, plane_seen, sides_of
+from ...schedules.blocks_transposes import SLABS, TOGETHER
 from ...schedules.cuts import places_inside
 from ...schedules.tiles import BANK_BYTES, cut, div_ceil, size_of, some_of, whole_words
 from .._dma import copy
@@ -15,38 +13,25 @@ from .._masks import constant
 from ..conv.filter_feed import Buffer
 from ..conv.regions import around, clear_window, load_region, offset_at
 from ..conv.sums import along
-from .loads import Piece, load_x
-
-
-@dataclass(eq=False)
-class Held(nl.NKIObject):
-    """A tile in SBUF of x at a plane of taps, or of gy; what it holds: channels, taps, planes and places, from which
-    the pass's window follows; the Sides and rows of the pieces to transpose yet."""
-
-    tile: object
-    what: object = None
-    pieces: list = field(default_factory=list)
 
 
 @dataclass
 class Ahead(nl.NKIObject):
     """Circular buffers: loaded pieces of x and of gy; slabs, tiles for a row of windows between zeros; banks.
-    zeros_sbuf: zeros, or None; held: all Held of x, and of gy, those first that were used longest ago; done: the number
-    of Products whose pieces are transposed; steps: the transposes of the next Products, or None; columns: of matmuls
-    since the last bank that was transposed far ahead."""
+    zeros_sbuf: zeros, or None; done: the number of Products whose pieces are transposed; steps: the transposes of the
+    next Products, or None; columns: of matmuls since the last bank that was transposed far ahead."""
 
     raws: list
     slabs: object
     banks: object
     zeros_sbuf: object
-    held: tuple
     done: int = 0
     steps: object = None
     columns: int = 0
 
 
-def start_transposes(work, buffers):
-    """An Ahead for buffers of tiles."""
+def start_transposes(work):
+    """An Ahead."""
     plan, dtypes, P_MAX = work.plan.transposes, (work.operands.x_dtype, work.operands.w_dtype), nl.tile_size.pmax
 
     def tiles(count, size, dtype, buffer=nl.sbuf):
@@ -56,37 +41,7 @@ def start_transposes(work, buffers):
     slabs = cycle([Buffer(tile) for tile in tiles(SLABS, plan.sizes[2], dtypes[0])])
     banks = cycle(tiles(plan.banks, BANK_BYTES // work.geometry.itemsize, dtypes[0], nl.psum))
     zeros_sbuf = constant((P_MAX, plan.sizes[3]), dtypes[0], 0.0) if plan.sizes[3] else None
-    held = [Held(tile) for one in buffers for tile in one.x if tile is not None], [Held(one.y) for one in buffers]
-    return Ahead(raws, slabs, banks, zeros_sbuf, held)
-
-
-def hold(work, ahead, feed, index):
-    """Give a Feed's tile Held by plane of taps, -1 of gy: those that have what it needs, as neighbours see a plane at
-    other taps and passes share channels; others of those used longest ago that no tile in its buffer reads."""
-    one, tile, blocks = feed.tiles[index].one, feed.tiles[index].tile, feed.of(index)
-    needed = {}
-    for t in (*one.planes, -1):
-        places = [(plane_seen(work.geometry, t, each.z), each.p, each.q, each.counts) for each in tile]
-        needed[t] = (one.c, one.r, one.s) if t >= 0 else one.k, places
-    found: dict[int, Any] = {
-        t: next((each for each in ahead.held[t < 0] if each.what == what), None) for t, what in needed.items()
-    }
-    buffers = [feed.of(at) for at in range(max(0, index - len(feed.buffers) + 1), index)]
-    taken = [each for one in buffers for each in one.held.values()]
-    for t, what in needed.items():
-        pool = ahead.held[t < 0]
-        if found[t] is None:
-            kept = {*taken, *found.values()}
-            found[t] = next(each for each in pool if each not in kept)
-            found[t].what, found[t].pieces = what, []
-            if t >= 0 and work.plan.settings.pixels == GY_TRANSPOSED:
-                load_windows(work, feed.tiles[index], found[t].tile, t)
-            else:
-                sides = sides_of(work.plan.source, work.plan.settings, one, tile, t)
-                found[t].pieces = [(side, rows) for side in sides for rows in side.pieces(work.geometry.itemsize)]
-        pool.sort(key=lambda each: each is found[t])
-    blocks.x, blocks.y = [found[t].tile if t in found else None for t in range(max(found) + 1)], found[-1].tile
-    blocks.held = found
+    return Ahead(raws, slabs, banks, zeros_sbuf)
 
 
 def transposes_for(work, ahead, feed, some):
@@ -94,25 +49,14 @@ def transposes_for(work, ahead, feed, some):
     step of this generator is one."""
     feed.until(some.index + 1)
     rows, held = work.geometry.rows, feed.of(some.index).held
-    for acc in some_of(some.accumulators, some.banks):
-        last = some.row * rows.stride + (acc.r[0] - feed.tiles[some.index].one.r[0] + acc.r[1] - 1) * rows.dilation
+    one = feed.tiles[some.index].one
+    for acc in some_of(one.accumulators, some.banks):
+        last = some.row * rows.stride + (acc.r[0] - one.r[0] + acc.r[1] - 1) * rows.dilation
         for t, (channels, row) in {acc.t: (acc.c, last), -1: (acc.k, some.row)}.items():
             for side, piece in list(held[t].pieces):
                 if piece[0] <= row and side.meets(some.member, channels):
                     held[t].pieces.remove((side, piece))
                     yield from transposes_of_piece(work, ahead, side, piece, held[t].tile)
-
-
-def load_windows(work, tile, x_sbuf, t):
-    """Load the windows of x of a tile, all of which exist, as they are in memory."""
-    one, settings = tile.one, work.plan.settings
-    piece = Piece(settings.rows, settings.columns, one.k, one.c[0], one.r, one.s, one.h, one.w)
-    for member, region in enumerate(tile.tile):
-        into, (planes, *places) = x_sbuf[:, member * one.h[1] : (member + 1) * one.h[1]], region.counts
-        # units are evenly spaced along two axes of a DMA
-        each = planes if 1 in places else 1
-        for z, part in zip(range(0, planes, each), range(0, size_of(region.counts), each * size_of(places))):
-            load_x(work, [piece], [replace(region, part=part, z=region.z + z, counts=(each, *places))], into, t, one.h)
 
 
 def transposes_of_piece(work, ahead, side, rows, tile_sbuf):
