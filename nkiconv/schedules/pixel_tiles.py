@@ -478,8 +478,7 @@ def load_parts(
 ) -> list[tuple[int, int, int, int]]:
     """(first plane, planes, first row, rows of the window of a K tile with its own Source) of the loads of an output
     tile, in whole blocks, which are those of all K tiles. start: the first load is of one block and each later one
-    doubles the loaded part, as no earlier tile hides it; with many K tiles, which make many loads of a part, it grows
-    faster."""
+    doubles the loaded part, as no earlier tile hides it."""
     source, block = plan.source, blocks_of(plan.sizes, out_tile)[0]
     _, rows, columns = window_shape(source, out_tile)
     own_planes, own_rows, _ = window_shape(own, out_tile)
@@ -489,9 +488,9 @@ def load_parts(
     else:
         axis, most, each, height = own.rows, out_tile.pn, tall, tall * source.rows.stride
     at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
-    found, outputs, first, growth = [], 0, 0, max(1, len(plan.k_tiles) // 4)
+    found, outputs, first = [], 0, 0
     while outputs < most:
-        outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
+        outputs = min(most, outputs + (max(each, outputs) if start else at_once))
         end = held(axis, outputs, own.dense and not several)
         found.append((first, end - first, 0, own_rows) if several else (0, own_planes, first, end - first))
         first = end

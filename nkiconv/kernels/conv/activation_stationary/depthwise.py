@@ -175,7 +175,7 @@ class BlockCore(Core):
         seen = [plan.below(item) - (row >= plan.rows_of_block(plan.depth - 1)) for row in range(plan.rows)]
         windows = [places_inside(start, 1, width, geometry.columns.size) for start in starts]
         lines = [places_inside(first, plan.apart, count, rows.size) for first, count in zip(firsts, seen)]
-        clear_blocks(self.buffers[index % len(self.buffers)], tile_sbuf.shape, width, windows, lines, self.zeros_sbuf)
+        clear_blocks(self.buffers[index % len(self.buffers)], tile_sbuf.shape, width, windows, lines)
         for (v, start), (row, first) in itertools.product(enumerate(starts), enumerate(firsts)):
             end = lines[row][1]
             dst = tile_sbuf[row * width : (row + 1) * width, v, 0:end, 0:nn, 0:cn]
@@ -345,9 +345,9 @@ class BlockCore(Core):
         transpose_together(dst, sources, self.geometry.itemsize, self.ledger)
 
 
-def clear_blocks(buffer, shape, width, windows, lines, zeros_sbuf):
+def clear_blocks(buffer, shape, width, windows, lines):
     """Write zeros to all pixels of windows, and of blocks below each other, that are not wholly in x: as words if words
-    hold whole channels; GpSimd writes a fifth, Vector and Scalar, twice as fast, two each."""
+    hold whole channels; GpSimd writes a quarter, Vector the rest."""
     _, _, below, images, cn = shape
     key = [shape, *windows, *lines]
     if buffer.zeros == key:
@@ -358,15 +358,10 @@ def clear_blocks(buffer, shape, width, windows, lines, zeros_sbuf):
     padded = [b for b in range(below) if any(not first <= b < end for first, end in lines)]
     spots = [(v, 0, below) for v, one in enumerate(windows) if one != (0, width)]
     spots += [(v, b, b + 1) for b in padded for v, one in enumerate(windows) if one == (0, width)]
-    zero, fifth = zeros_sbuf.view(nl.float32) if tile_sbuf.dtype == nl.float32 else zeros_sbuf, count // 5
-    for v, b, end in spots:
-        block_sbuf = tile_sbuf[:, v, b:end, 0:images]
-        if fifth > 0:
-            nisa.memset(dst=block_sbuf[:, :, :, 0:fifth], value=0.0, engine=nisa.engine.gpsimd)
-            dst = block_sbuf[:, :, :, fifth : 3 * fifth]
-            pattern = [[zero.shape[1], dst.shape[0]], *([0, extent] for extent in dst.shape[1:])]
-            nisa.tensor_copy(dst=dst, src=zero.ap(pattern=pattern, offset=0), engine=nisa.engine.scalar)
-        nisa.memset(dst=block_sbuf[:, :, :, 3 * fifth : count], value=0.0, engine=nisa.engine.vector)
+    parts = (0, count // 4, nisa.engine.gpsimd), (count // 4, count, nisa.engine.vector)
+    for (v, b, end), (c, c_end, engine) in itertools.product(spots, parts):
+        if c < c_end:
+            nisa.memset(dst=tile_sbuf[:, v, b:end, 0:images, c:c_end], value=0.0, engine=engine)
 
 
 def result_regions(geometry, plan, item, channels):

@@ -6,7 +6,8 @@ order.
 """
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 from typing import Any
 
 from ...._nki import nisa, nl
@@ -109,12 +110,9 @@ class PixelCore(Core):
     def load_out_tile(self, out_tile, start):
         """Load x of an output tile, the windows of its K tiles. start: it is the first: the first block's x and the
         filters of each K tile come first, then the rest."""
-        plan, engine = self.plan, nisa.engine.vector if start else nisa.engine.gpsimd
-        own = 0 if plan.rest is None else 1
-        alike = plan.k_tiles[: len(plan.k_tiles) - own]
-        windows = self.new_windows(plan.source, alike, out_tile, engine)
-        if plan.rest is not None:
-            windows += self.new_windows(plan.rest, plan.k_tiles[len(alike) :], out_tile, engine)
+        plan, windows = self.plan, []
+        for source, some in groupby(zip(plan.sources, plan.k_tiles), key=itemgetter(0)):
+            windows += self.new_windows(source, [k_tile for _, k_tile in some], out_tile)
         every = [load_parts(self.geometry, plan, source, out_tile, start) for source in plan.sources]
         for index, parts in enumerate(zip(*every)):
             for k_tile, part in enumerate(parts):
@@ -128,7 +126,7 @@ class PixelCore(Core):
         next."""
         return windows
 
-    def new_windows(self, source, k_tiles, out_tile, engine):
+    def new_windows(self, source, k_tiles, out_tile):
         """Windows [c, planes, rows, columns] of K tiles, side by side, with only the zeros of loads written."""
         planes, rows, columns = window_shape(source, out_tile)
         parts = max(k_tile[0].count for k_tile in k_tiles) * source.copies
@@ -136,15 +134,15 @@ class PixelCore(Core):
         _, dn, before, _ = inside(source.planes, out_tile.z0, out_tile.zn)
         by_plane = x_sbuf.reshape((parts, len(k_tiles), planes, rows * columns))
         for first, end in ((0, before), (before + dn, planes)):
-            clear_window(by_plane, first, end, 0, rows * columns, engine)
+            clear_window(by_plane, first, end, 0, rows * columns, nisa.engine.vector)
         _, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
         top, end = 0, rows if w_step == 1 else 0
         right = left + wn - (source.shifts - 1) * source.columns.dilation
         for slot in range(source.slots):
             _, hn, first, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
-        for h0, h1, w0, w1 in around(rows, columns, (top, end, left, right)):
-            clear_window(x_sbuf, h0, h1, w0, w1, engine)
+        for window in around(rows, columns, (top, end, left, right)):
+            clear_window(x_sbuf, *window, nisa.engine.vector)
         return [x_sbuf[:, first : first + planes] for first in range(0, len(k_tiles) * planes, planes)]
 
     def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):

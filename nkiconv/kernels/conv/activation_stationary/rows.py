@@ -120,11 +120,8 @@ class RowCore(Core):
             # first segment, end, first column, end that all pieces of a K tile have of x
             inside = [limit(ends) for one in (rows, runs) for limit, ends in zip((max, min), zip(*one))]
             planes_sbuf = tile_sbuf[:, index * dn : (index + 1) * dn, 0:segments]
-            engine, whole = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd, planes_sbuf.shape[3]
-            for g0, g1, w0, w1 in around(segments, whole, inside):
-                in_words = w1 - w0 == whole and planes_sbuf.dtype != nl.float32
-                zeros_sbuf = planes_sbuf.view(nl.float32) if in_words else planes_sbuf
-                clear_window(zeros_sbuf, g0, g1, w0, zeros_sbuf.shape[3] if in_words else w1, engine)
+            for window in around(segments, planes_sbuf.shape[3], inside):
+                clear_window(planes_sbuf, *window, nisa.engine.gpsimd)
             for piece, corner in zip(k_tile, corners):
                 dst = planes_sbuf[piece.part : piece.part + piece.count, 0:dn, 0:segments, 0:width]
                 load_x(dst, self.operands, geometry, (piece.c0, d0, *corner), row_step=step)
