@@ -55,8 +55,8 @@ def plan(geometry: Geometry, options: Options, config: Config) -> tuple[Schedule
 def candidates(
     target: Target, geometry: Geometry, options: Options, config: Config, most_ns: float = math.inf
 ) -> Iterator[tuple[float, ImplicitGemmSettings]]:
-    """(bound, complete settings) that run and contain the given ones, by ascending bound of plain settings, those above
-    most_ns too."""
+    """(bound, complete settings) that run and contain the given ones, by ascending bound of plain settings, none
+    above most_ns."""
     if config_unsupported(geometry, options, config) != "":
         return
     given, bound, found = dict(config or ()), Bound(target, geometry, options), list[tuple[float, Schedule]]()
@@ -66,6 +66,8 @@ def candidates(
         if not known and room_unsupported(schedule) == "":
             found.append((bound.ns(schedule), schedule))
     for ns, schedule in sorted(found, key=lambda each: each[0]):
+        if ns > most_ns:
+            return
         settings = completed(bound, schedule, given)
         if replace(settings, warmup=schedule.settings.warmup) == schedule.settings:  # the same room and bound
             yield ns, settings
