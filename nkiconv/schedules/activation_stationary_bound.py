@@ -179,7 +179,10 @@ class Bound(Prices):
             made_ns = size * lines * self.transpose_ns(channels / lines)
             copied_ns = size * channels * target.copy_ns(geometry.itemsize) / READERS
             # x of the first item is loaded before any matmul, y of the last stored after all
-            array_ns += (rounds - 1) * made_ns + max(made_ns, copied_ns, x_ns / items) + y_ns / items
+            waits_ns, array_ns = max(made_ns, copied_ns, x_ns / items) + y_ns / items, array_ns + (rounds - 1) * made_ns
+            if array_ns < target.window_work * max(array_ns / target.half_rate + waits_ns, x_ns + y_ns):
+                array_ns /= target.half_rate  # matmuls wait too long to end the throttle's half rate
+            array_ns += waits_ns
             return array_ns, read_ns + rounds * copied_ns, x_ns + y_ns
         matrices_ns = self.moved_ns(size * plan.size * channels, size, plan.size, geometry.itemsize)
         array_ns += max(matrices_ns, (x_ns + y_ns) / max(1.0, steps))

@@ -136,7 +136,7 @@ def total_ns(
 def transposed_ns(target: Target, parts: int, elements: float, run: float, itemsize: int) -> float:
     """ns of a core's DMA engines, of HBM, or of the queue of triggers, for a transposing load."""
     engines_ns = transposing_ns(target, parts, elements, run, itemsize)
-    return float(max(engines_ns, parts * elements * itemsize * target.hbm_byte_ns, target.hwdge_again_ns))
+    return float(max(engines_ns, parts * elements * itemsize * target.hbm_byte_ns, target.hwdge_ns(parts)))
 
 
 def transposing_ns(target: Target, parts: Any, elements: Any, run: Any, itemsize: int) -> Any:

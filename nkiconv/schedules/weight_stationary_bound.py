@@ -157,8 +157,8 @@ class Bound(Prices):
         if is_transposed(geometry):
             counts = [one[-1] for one in schedule.x_runs(tile, lanes)] if schedule.gathers else [each] * loads
             columns = min(q.xn, geometry.columns.size)
-            elements = z.xn * rows * columns
-            return k_tiles * sum(self.transposed_ns(count, elements, max(1, columns)) for count in counts)
+            elements, run = z.xn * rows * columns, max(1, columns * (rows if columns == q.xn else 1))  # no zeros beside
+            return k_tiles * sum(self.transposed_ns(count, elements, run) for count in counts)
         return k_tiles * self.loaded_ns(lanes[0], rows, parts, True)
 
     def loaded_ns(self, lane: Lane, rows: int, parts: int, together: bool) -> float:
@@ -179,7 +179,7 @@ class Bound(Prices):
         elif q.qn == self.geometry.columns.out:
             run *= rows
         if self.by_pixels:
-            run = float(tile[0].kn * row_tiles)
+            run = float(tile[0].kn * sum(one.lane == 0 for one in tile))
         elements, item = tile[0].kn * row_tiles * z.qn * rows * q.qn, self.options.epilogue.y_itemsize
         y_ns = self.moved_ns(elements, max(1.0, run), parts, item)
         if not self.options.residual or not schedule.gathers or self.by_pixels:

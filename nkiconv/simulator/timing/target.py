@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ..hardware import PARTITIONS
 from .dma import hbm_ns
 from .rates import Rates
 
@@ -83,6 +84,7 @@ class Target:
     static_issue_ns: float = _row("dma.static_issue_ns")  # the trigger of a static one
     hwdge_issue_ns: float = _row("dma.hwdge_issue_ns")  # of one whose descriptors hardware makes
     hwdge_again_ns: float = _row("dma.hwdge_again_ns")  # from one of those to the next right behind it
+    hwdge_row_ns: float = _row("dma.hwdge_issue_row_ns")  # the same of one partition
     first_packet_ns: float = _row("dma.static_first_packet_ns")  # from a trigger to the first packet
     load_skew_ns: float = _row("dma.engine_skew_load_ns")  # between the first packets of the first and the last engine
     store_skew_ns: float = _row("dma.engine_skew_store_ns")
@@ -145,6 +147,11 @@ class Target:
         if step > 1 and count > 1:
             return count * self.run_ns(itemsize)
         return self.run_ns(count * itemsize)
+
+    def hwdge_ns(self, parts: float) -> float:
+        """From a trigger whose descriptors hardware makes, for so many partitions, to the next right behind it."""
+        share = (min(parts, PARTITIONS) - 1) / (PARTITIONS - 1)
+        return self.hwdge_row_ns + (self.hwdge_again_ns - self.hwdge_row_ns) * share
 
     def copy_ns(self, itemsize: int) -> float:
         """Vector's ns for an element of a copy of so many bytes."""
