@@ -52,27 +52,34 @@ def _of_normalized(
     x: Float64Array, w: Float64Array, dtype: str, norm: ChannelNorm
 ) -> tuple[Float64Array, Float64Array]:
     """(sum of the |terms| of w norm(x), their error), for each element; weight and bias of the norm go into w and its
-    sums.
+    sums, or, of few pixels, into x: the larger of both.
 
-        w n weight + w bias     n = (x - mean) / s, which errs by e: `norm_error`, and is rounded to dtype
+        w n weight + w bias     n = (x - mean) / s, which errs by e: `norm_error`
 
-    The mean is a sum times 1 / C; the mean square has the error of its squares besides. w weight and bias are rounded
-    to dtype too, so that terms lack |w weight| e + e_w (|n| + e) + |w| e_bias. Rounded are n / f and f w weight, f from
-    2^-1/4 to 2^1/4: only the errors of subnormal numbers are not relative, and doubled for it.
+    The mean is a sum times 1 / C; the mean square has the error of its squares besides. In w: n, w weight and bias are
+    rounded to dtype, so that terms lack |w weight| e + e_w (|n| + e) + |w| e_bias. Rounded are n / f and f w weight, f
+    from 2^-1/4 to 2^1/4: only the errors of subnormal numbers are not relative, and doubled for it. In x: n weight +
+    bias is rounded once.
     """
     bare = ChannelNorm(norm.kind, eps=norm.eps)
     weight, bias = (np.full(w.shape[1], default) if one is None else np.asarray(one, np.float64)
                     for one, default in ((norm.weight, 1.0), (norm.bias, 0.0)))  # fmt: skip
     of_mean = MEAN_ROUNDINGS * EPS32 * np.abs(x).mean(axis=1, keepdims=True) * np.ones_like(x)
     n = norm_ref(x, bare)
-    error = norm_error(x, of_mean if norm.kind == "layer" else 0 * x, bare, 0.0 if dtype == "fp32" else SQUARES_ERROR)
-    error = error + _rounded(np.abs(n) + error, dtype) + _rounded(0 * n, dtype)
+    exact = norm_error(x, of_mean if norm.kind == "layer" else 0 * x, bare, 0.0 if dtype == "fp32" else SQUARES_ERROR)
+    error = exact + _rounded(np.abs(n) + exact, dtype) + _rounded(0 * n, dtype)
     folded = np.abs(w * weight)
     of_folded = _rounded(folded, dtype) + _rounded(0 * folded, dtype) + FOLDED_ROUNDINGS * EPS32 * folded
     most = np.abs(n) + error
     of_bias = _by_row(np.abs(w) @ _rounded(bias, dtype), x.ndim)
     abs_sum = _of_pixels(folded + of_folded, most) + _by_row(np.abs(w) @ np.abs(bias), x.ndim)
-    return abs_sum, _of_pixels(folded, error) + _of_pixels(of_folded, most) + of_bias
+    in_w = _of_pixels(folded, error) + _of_pixels(of_folded, most) + of_bias
+    spread = [one.reshape(1, -1, *[1] * (x.ndim - 2)) for one in (np.abs(weight), np.abs(bias))]
+    most = spread[0] * (np.abs(n) + exact) + spread[1]
+    error = spread[0] * exact + FOLDED_ROUNDINGS * EPS32 * most
+    error = error + _rounded(most + error, dtype)
+    in_x = _of_pixels(np.abs(w), error)
+    return np.maximum(abs_sum, _of_pixels(np.abs(w), most + error)), np.maximum(in_w, in_x)
 
 
 def _of_pixels(w: Float64Array, x: Float64Array) -> Float64Array:

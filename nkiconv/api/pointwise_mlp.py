@@ -56,7 +56,8 @@ def pointwise_mlp(
 
     Returns: y [N, K, ...], x's dtype. Sums, activation and residual are fp32; hidden channels are rounded to x's dtype,
     as by two launches, and y once. Mean and variance are fp32, no difference of squares, and squares of 16-bit x tf32;
-    normalised x, w1 times x_norm_weight, and x_norm_bias are rounded to x's dtype. NaN or Inf in x reaches all channels
+    normalised x, w1 times x_norm_weight, and x_norm_bias are rounded to x's dtype, or, with few pixels, normalised
+        x times x_norm_weight plus x_norm_bias once. NaN or Inf in x reaches all channels
     of its pixel and nothing else.
 
     Raises: DtypeError, GeometryError, LayoutError, UnsupportedError, before any work, naming every violated rule.

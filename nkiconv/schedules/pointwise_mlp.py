@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from .long_kernels import too_many
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, fits_sbuf, some_of
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, fits_sbuf, share, some_of
 
 #: Most PSUM banks of one activation.
 BANKS = 2
 #: Groups of pixels with x in SBUF at once; with hidden channels, residual and results in SBUF at once.
 X_TILES, TILES = 3, 2
+#: Pixels for each hidden channel with which a norm's weight and bias are applied to x: on Vector, which is busy then.
+X_SCALED = 8
+#: Bytes of filters from which cores share the hidden channels of one bank: with 2.4 MB their exchange takes as long.
+SHARED_BYTES = 3 * 2**20
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,20 @@ class MlpGeometry:
         return 2.0 ** -round(math.log2(self.C))
 
     @property
+    def halves(self) -> list[Part]:
+        """(first tile, how many) of hidden channels whose products are added up apart: one for each core if there is
+        one bank of pixels, or all."""
+        tiles, filters = len(self.m_tiles), self.M * (self.C + self.K) * self.itemsize
+        sums = 3 * 4 * self.N * self.pixels * len(self.k_tiles)
+        shared = len(self.banks) == 1 and tiles > 1 and filters >= SHARED_BYTES and fits_sbuf(self.bytes(1) + sums)
+        return [share(tiles, PARTS, half) for half in range(PARTS)] if shared else [(0, tiles)]
+
+    @property
+    def scales_x(self) -> bool:
+        """Whether the norm's weight and bias are applied to x, as filters have not many fewer elements."""
+        return self.N * self.pixels <= X_SCALED * self.M
+
+    @property
     def banks(self) -> list[tuple[Part, Part]]:
         """(images, pixels of each) of each bank of sums."""
         if self.pixels >= BANK_COLUMNS:
@@ -76,7 +94,7 @@ class MlpGeometry:
     def bytes(self, together: int) -> int:
         """Bytes a partition of groups of so many banks, at most."""
         c, m, k = (len(tiles) for tiles in (self.c_tiles, self.m_tiles, self.k_tiles))
-        filters = c * self.M + m * self.K + max(self.C, self.M)
+        filters = c * self.M + m * self.K
         pixels = together * max(images * count for (_, images), (_, count) in self.banks)
         each = self.itemsize * (X_TILES * c + TILES * m + TILES * k) + self.residual_bytes * TILES * k
         numbers = m + k + P_MAX  # biases, and the runs that they are loaded in
@@ -86,7 +104,7 @@ class MlpGeometry:
             centered = c if self.norm == "layer" else 0
             each += self.itemsize * TILES * c + 4 * TILES * centered + 4
             numbers += P_MAX + 2 * c + m + TILES * len(self.square_tiles) * together * BANK_COLUMNS
-        # filters, also as loaded, and evacuations in two steps
+        # filters, and evacuations in two steps
         return self.itemsize * filters + pixels * each + 4 * numbers + 4 * BANK_COLUMNS
 
 

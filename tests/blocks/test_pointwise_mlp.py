@@ -15,6 +15,7 @@ from nkiconv.pixel_bounds import mlp_bound
 from nkiconv.pixel_norms import NORMS
 from nkiconv.problem import DTYPES
 from nkiconv.reference import ChannelNorm, epilogue_ref, norm_ref
+from nkiconv.schedules import pointwise_mlp as schedule
 from nkiconv.schedules.pointwise_mlp import MlpGeometry
 
 #: (x, hidden channels, output channels): one tile and several of each kind of channels, images that share a bank,
@@ -99,6 +100,18 @@ OF_NORMS = SHAPES | {"a whole tile": ((2, 128, 9, 7), 40, 24), "whole tiles": ((
 def test_it_agrees_with_float64(why, dtype, kind):
     arrays, more = drawn(*OF_NORMS[why], dtype)
     more |= normed(arrays, kind)
+    assert check(arrays, more, dtype).tobytes() == check(arrays, more, dtype, lnc=1).tobytes()
+
+
+@pytest.mark.parametrize("kind", [None, "layer"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("K", [70, 260, 384])
+def test_cores_share_the_hidden_channels_of_one_bank(K, dtype, kind, monkeypatch):
+    """Of one K tile, of three, and of three whole ones."""
+    monkeypatch.setattr(schedule, "SHARED_BYTES", 0)
+    arrays, more = drawn((2, 70, 5, 6), 300, K, dtype)
+    more |= normed(arrays, kind)
+    assert len(MlpGeometry(2, 70, 300, K, 30, 2, 0).halves) == 2
     assert check(arrays, more, dtype).tobytes() == check(arrays, more, dtype, lnc=1).tobytes()
 
 

@@ -1,7 +1,8 @@
 """The loop of `pointwise_mlp_fused`: hidden channels of a group of pixels overlap with y of the group before.
 
-Filters [rows, columns] are loaded in memory order and transposed by the Tensor Engine once, so that the contracted
-channels are on the partitions of both operands. Scalar, the bound with few channels, activates a hidden tile of all
+Filters [rows, columns] are transposed as they are loaded, so that the contracted channels are on the partitions of both
+operands. The pixels of one bank are of both cores: each has half of the hidden channels, and its filters, and they
+exchange sums. Scalar, the bound with few channels, activates a hidden tile of all
 banks of a group in one instruction; Vector evacuates y with bias and residual. The norm of x has two stages, for the
 next two groups, so that the Tensor Engine does not wait for a stage's operands.
 """
@@ -10,15 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...._nki import nisa, nl
-from ....schedules.tiles import BANK_COLUMNS, QUADRANT, cut_at, share, size_of, some_of, transposes_of_bank
-from ..._dma import load, store
-from ..._engines import SCALAR_START_WORK_PSUM, SCALAR_WORK, book_vector, new_ledger, pick_sum
+from ....schedules.tiles import BANK_COLUMNS, PARTS, QUADRANT, cut_at, div_ceil, share, size_of, some_of
+from ..._dma import load, load_transposed, store
+from ..._engines import SCALAR_START_WORK_PSUM, SCALAR_WORK, book_vector, copy_balanced, new_ledger, pick_sum
 from ..._epilogue import FUNCTIONS, evacuate
 from ..._masks import constant
 from ..._prologue import load_numbers
 from ...conv.call import part_of_core
-from ...conv.filter_feed import tiles_in_turn, transpose_together
+from ...conv.filter_feed import tiles_in_turn
 from ...conv.sums import multiply
+
+#: Rows of filters that one DMA transposes.
+LOADED_ROWS = 256
 
 
 def multiply_tiles(filters, columns, tiles, moving):
@@ -73,7 +77,7 @@ class InputNorm:
     more channel of the squares, so that Vector multiplies by S^-1/2 in one instruction. All of this is in fp32, except
     that the Tensor Engine reads squares of 16-bit x as tf32; the result is rounded to x's dtype. v is a power of two.
     Weight and (C v)^1/2 are multiplied into the filters, which are rounded once; the bias, rounded to x's dtype, is
-    multiplied by the filters and added to their biases.
+    multiplied by the filters and added to their biases. Of few pixels they are applied to x instead.
     """
 
     def __init__(self, operands, geometry, ledger):
@@ -109,8 +113,16 @@ class InputNorm:
 
     def scale(self, group):
         """Replace a group's x by normalized x, without the factors that the filters hold."""
-        squares = self.of_array(group.squares)
-        group.x = self.combine(self.parts_sbuf, self.geometry.square_tiles, squares, group.centered, None, self.x_dtype)
+        geometry, squares = self.geometry, self.of_array(group.squares)
+        dtype = nl.float32 if geometry.scales_x else self.x_dtype
+        found = self.combine(self.parts_sbuf, geometry.square_tiles, squares, group.centered, None, dtype)
+        group.x = nl.ndarray(found.shape, dtype=self.x_dtype, buffer=nl.sbuf) if geometry.scales_x else found
+        for index, (_, cn) in enumerate(geometry.c_tiles if geometry.scales_x else ()):
+            weight, bias = (column(one, index, geometry.c_tiles) for one in (self.weight, self.bias))
+            added = {} if bias is None else {"op1": nl.add, "operand1": bias}
+            dst, data = group.x[0:cn, index], found[0:cn, index]
+            nisa.tensor_scalar(dst=dst, data=data, op0=nl.multiply, operand0=weight, **added)
+            book_vector(self.ledger, size_of(found.shape[2:]))
 
     def combine(self, matrix, tiles, summed, operand, factor, dtype):
         """operand + sum * factor, or without a factor operand * sum^-1/2, with each pixel's sum of `summed` over
@@ -147,8 +159,14 @@ class InputNorm:
         """Load weight and bias, by tile of channels; the bias in x's dtype, for matmuls with filters."""
         tiles, operands = self.geometry.c_tiles, self.operands
         self.weight, bias = (load_columns(one, tiles) for one in (operands.weight, operands.bias))
-        self.bias = bias
-        if bias != None:
+        self.bias, factor = bias, (self.geometry.C * self.geometry.square_part) ** 0.5
+        if self.weight == None:
+            self.weight = constant((tiles[0][1], len(tiles)), nl.float32, factor)
+        else:
+            for index, many, _, cn in alike(tiles):
+                own = self.weight[0:cn, index : index + many]
+                nisa.tensor_scalar(dst=own, data=own, op0=nl.multiply, operand0=factor)
+        if bias != None and not self.geometry.scales_x:
             self.bias = nl.ndarray(bias.shape, dtype=self.x_dtype, buffer=nl.sbuf)
             for index in range(len(tiles)):
                 src, dst = (column(one, index, tiles) for one in (bias, self.bias))
@@ -157,13 +175,13 @@ class InputNorm:
     def fold(self, filters, biases):
         """Multiply weight into filters [channel, tile, M], and add bias to biases [M, tile], which are returned."""
         geometry = self.geometry
+        if geometry.scales_x:
+            return biases
         if self.bias != None:
             biases = self.with_bias(filters, self.bias, biases)
-        factor = (geometry.C * geometry.square_part) ** 0.5
         for index, (_, cn) in enumerate(geometry.c_tiles):
             own, weight = filters[0:cn, index], column(self.weight, index, geometry.c_tiles)
-            weight = 1.0 if weight == None else weight
-            nisa.tensor_scalar(dst=own, data=own, op0=nl.multiply, operand0=weight, op1=nl.multiply, operand1=factor)
+            nisa.tensor_scalar(dst=own, data=own, op0=nl.multiply, operand0=weight)
         return biases
 
     def with_bias(self, filters, bias, biases):
@@ -219,30 +237,36 @@ class Core:
         self.operands, self.geometry, self.epilogue, self.activation = operands, geometry, epilogue, activation
         self.ledger, self.norm, self.first, self.second = new_ledger(), None, None, None
         self.bias1, self.bias2 = None, None
+        # (first tile, how many) of hidden channels whose products are added up apart, and (first, end) of the core's
+        self.halves = part_of_core(geometry.halves) if len(geometry.halves) > 1 else geometry.halves
+        self.own = self.halves[0][0], self.halves[-1][0] + self.halves[-1][1]
         if operands.norm != None:
             self.norm = InputNorm(operands, geometry, self.ledger)
 
     def place_first(self):
         """Load the first filters, and biases and the norm's weight and bias."""
         operands, geometry = self.operands, self.geometry
-        self.first = self.transposed(operands.w1, geometry.m_tiles, geometry.c_tiles)
+        self.first = self.transposed(operands.w1, slice(*self.own), geometry.m_tiles, slice(None), geometry.c_tiles)
         if self.norm is not None:
             self.norm.load()
         self.bias1 = load_columns(operands.bias1, geometry.m_tiles)
         self.bias2 = load_columns(operands.bias2, geometry.k_tiles)
 
-    def transposed(self, w_hbm, rows, columns):
-        """Load filters [rows, columns] from HBM as [column, tile of columns, row] in SBUF."""
-        count, itemsize = w_hbm.shape[0], self.geometry.itemsize
-        w_sbuf = nl.ndarray((min(nl.tile_size.pmax, w_hbm.shape[1]), len(columns), count), w_hbm.dtype, buffer=nl.sbuf)
-        for first, some in rows:
-            raw_sbuf = nl.ndarray((some, w_hbm.shape[1]), dtype=w_hbm.dtype, buffer=nl.sbuf)
-            load(raw_sbuf, w_hbm, [[w_hbm.shape[1], some], [1, w_hbm.shape[1]]], first * w_hbm.shape[1])
-            for at, number in cut_at(len(columns), transposes_of_bank(some, itemsize)):
-                for index, many, c, cn in alike(columns[at : at + number]):
-                    dst = w_sbuf[0:cn, at + index : at + index + many, first : first + some]
-                    sources = [raw_sbuf[:, c + tile * cn : c + (tile + 1) * cn] for tile in range(many)]
-                    transpose_together(dst, sources, itemsize, self.ledger)
+    def place_second(self):
+        """Load the second filters."""
+        m_tiles, k_tiles = self.geometry.m_tiles, self.geometry.k_tiles
+        self.second = self.transposed(self.operands.w2, slice(None), k_tiles, slice(*self.own), m_tiles)
+
+    def transposed(self, w_hbm, row_part, row_tiles, column_part, column_tiles):
+        """Load filters [rows, columns] from HBM as [column, tile of columns, row] in SBUF: parts of the tiles."""
+        shape = min(nl.tile_size.pmax, w_hbm.shape[1]), len(column_tiles), w_hbm.shape[0]
+        w_sbuf, rows = nl.ndarray(shape, dtype=w_hbm.dtype, buffer=nl.sbuf), row_tiles[row_part]
+        begin, lead = rows[0][0], column_part.start or 0
+        for at, some in cut_at(rows[-1][0] + rows[-1][1] - begin, LOADED_ROWS):
+            for index, many, c, cn in alike(column_tiles[column_part]):
+                first, tiles = begin + at, slice(lead + index, lead + index + many)
+                into = w_sbuf[0:cn, tiles, first : first + some].expand_dim(2)
+                load_transposed(into, w_hbm, (1, cn, 0, w_hbm.shape[1]), first * w_hbm.shape[1] + c, False, None)
         return w_sbuf
 
     def tile(self, tiles, banks, like):
@@ -295,8 +319,47 @@ class Core:
             residual = None if group.residual == None else group.residual[0:kn, index, bank : bank + 1]
             y, bias = y_sbuf[:, 0, bank : bank + 1], column(self.bias2, index, self.geometry.k_tiles)
             evacuate(y, acc_psum, bias, residual, self.epilogue, self.ledger)
-        for src, pattern, offset in self.regions(operands.y, y_sbuf, [(k, kn)], group.banks):
-            store(src, operands.y, pattern, offset)
+        self.store(y_sbuf, (k, kn), group)
+
+    def store(self, y_sbuf, k_tile, group):
+        """Store y of a K tile of a group."""
+        for src, pattern, offset in self.regions(self.operands.y, y_sbuf, [k_tile], group.banks):
+            store(src, self.operands.y, pattern, offset)
+
+    def finish_halves(self, group):
+        """Compute y of a group of one bank from the sums of both halves of the hidden channels; each core has one half
+        and stores half of the K tiles."""
+        k_tiles, sums = self.geometry.k_tiles, [self.sums_of_half(group, half) for half in self.halves]
+        first, begin, count, other_sbuf = 0, 0, len(k_tiles), sums[-1]
+        if len(sums) == 1:
+            count, core = div_ceil(len(k_tiles), PARTS), nl.program_id(0)
+            # the first and the last K tiles; the middle one of an odd number is stored by core 0
+            firsts, begin, other = (0, len(k_tiles) - count), core * count, 1 - core
+            first, sent = firsts[core], firsts[other]
+            theirs = sums[0][:, sent : sent + count]
+            other_sbuf = nl.ndarray(theirs.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.sendrecv(src=theirs, dst=other_sbuf, send_to_rank=other, recv_from_rank=other, pipe_id=0)
+        total = sums[0][:, first : first + count]
+        nisa.tensor_tensor(dst=total, data1=total, data2=other_sbuf, op=nl.add)
+        for index in range(begin, first + count):
+            kn, y_sbuf = k_tiles[index][1], self.tile([k_tiles[index]], group.banks, self.operands.y)
+            residual = None if group.residual == None else group.residual[0:kn, index]
+            bias = column(self.bias2, index, k_tiles)
+            evacuate(y_sbuf[:, 0], sums[0][0:kn, index], bias, residual, self.epilogue, self.ledger)
+            self.store(y_sbuf, k_tiles[index], group)
+
+    def sums_of_half(self, group, half):
+        """Sums of some hidden channels for all K tiles of a group of one bank, [channel, tile, bank, images, pixels]
+        fp32 in SBUF."""
+        part, k_tiles, (_, _, *inner) = slice(half[0], half[0] + half[1]), self.geometry.k_tiles, group.hidden.shape
+        sums_sbuf = nl.ndarray((k_tiles[0][1], len(k_tiles), *inner), dtype=nl.float32, buffer=nl.sbuf)
+        if k_tiles[-1][1] < k_tiles[0][1]:
+            nisa.memset(dst=sums_sbuf[:, len(k_tiles) - 1], value=0.0)
+        for index, (k, kn) in enumerate(k_tiles):
+            tiles, hidden = self.geometry.m_tiles[part], group.hidden[:, part]
+            acc_psum = multiply_tiles(self.second[:, part], (k, kn), tiles, hidden)
+            copy_balanced(sums_sbuf[0:kn, index], acc_psum, self.ledger)
+        return sums_sbuf
 
     def begin(self, groups):
         """The first groups by number, ready for the first hidden channels; x is loaded before filters."""
@@ -320,18 +383,21 @@ class Core:
         between = [partial(stage, held[number + ahead]) for ahead, stage in stages if number + ahead in held]
         if number - 1 in held:
             before = held.pop(number - 1)
-            between += [partial(self.finish, before, index) for index in range(len(self.geometry.k_tiles))]
-        tiles = len(self.geometry.m_tiles)
-        for index in range(tiles):
+            if len(self.geometry.halves) > 1:
+                between.append(partial(self.finish_halves, before))
+            else:
+                between += [partial(self.finish, before, index) for index in range(len(self.geometry.k_tiles))]
+        first, end = self.own
+        for index in range(first, end):
             if number in held:
                 self.hide(held[number], index)
-            for stage in some_of(between, share(len(between), tiles, index)):
+            for stage in some_of(between, share(len(between), end - first, index - first)):
                 stage()
 
 
 def run_mlp(operands, geometry, epilogue, activation):
     """Compute this core's part of the banks of pixels."""
-    groups = geometry.groups(part_of_core(geometry.banks))
+    groups = geometry.groups(geometry.banks if len(geometry.halves) > 1 else part_of_core(geometry.banks))
     if not groups:
         return
     core = Core(operands, geometry, epilogue, activation)
@@ -342,4 +408,4 @@ def run_mlp(operands, geometry, epilogue, activation):
             held[number + ahead] = core.start(groups[number + ahead])
         core.advance(held, number)
         if number == 0:
-            core.second = core.transposed(operands.w2, geometry.k_tiles, geometry.m_tiles)
+            core.place_second()
