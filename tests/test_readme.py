@@ -311,4 +311,4 @@ def test_a_pass_takes_the_time_of_its_bytes():
     once, twice = (chains.passed("copy", 2**22, reads).us for reads in (1, 2))
     assert twice == pytest.approx(1.5 * once)
     bytes_ns = 2 * 2**22 * 2 / 716
-    assert bytes_ns < 1000 * once < 1.3 * bytes_ns
+    assert bytes_ns < 1000 * once < 1.15 * bytes_ns  # 1.127 of it, with the ends of a copy

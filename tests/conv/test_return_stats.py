@@ -137,7 +137,7 @@ def test_statistics_of_y(problem, algorithm, more, lnc, epilogue, dtype):
 
 @pytest.mark.parametrize("algorithm", TAKE_STATISTICS)
 def test_a_thousand_standard_deviations(algorithm):
-    """Statistics are of y before it is rounded: of bf16, which steps by 4 standard deviations there, few are."""
+    """Statistics are of y before it is rounded: of bf16, which steps by 4 standard deviations there, none are."""
     truth, stats, y, bounds = check(image(K=32, H=40, W=50), mean=1000.0, algorithm=algorithm)
     norm = nkiconv.norm_scale_shift(stats, norm="instance")
     _, mean, variance = np.moveaxis(channel_stats_ref(truth), -1, 0)
@@ -145,7 +145,7 @@ def test_a_thousand_standard_deviations(algorithm):
     assert np.all(bound < variance / 10)
     assert np.all(np.abs(norm.variance - variance) <= bound)
     rounded = channel_stats_ref(y)[..., 2]
-    assert np.mean(np.abs(rounded - variance) > bound) > 0.8
+    assert np.all(np.abs(rounded - variance) > bound)
 
 
 def test_non_finite_numbers_stay_in_their_image_and_channel():

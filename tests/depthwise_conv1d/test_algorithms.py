@@ -60,11 +60,11 @@ def test_one_token_is_planned_alike_in_both_layouts():
 
 @pytest.mark.parametrize("sizes", [(1, 4096, 16), (9, 1024, 2)], ids=str)
 def test_tokens_take_no_longer_with_channels_side_by_side(sizes):
-    """Runs of a token's channels cost a little more than those of rows, and no copies."""
+    """Runs of a token's channels cost at most 1.38 times those of rows, and no copies."""
     problem = Row("tokens", *sizes, 4, 1, (3, 0)).problem("bf16")
     plans = [nkiconv.plan(problem.replace(layout=layout), use_cache=False) for layout in ("NCHW", "NHWC")]
     assert [one.algorithm for one in plans] == ["update"] * 2
-    assert plans[1].modelled_us < 1.5 * plans[0].modelled_us
+    assert plans[1].modelled_us < 1.4 * plans[0].modelled_us
 
 
 LAID = [

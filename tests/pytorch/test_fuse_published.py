@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from chained import C, calls, drawn, image, terms_of
+from chained import C, calls, close, drawn, image, terms_of
 from draws import draws
 from fused_models import CONVOLUTIONS
 from hypothesis import given
@@ -67,7 +67,7 @@ def test_blocks_of_diffusers(name):
     assert sum(ran.count(one) for one in ("norm", "rms", "up")) == fused + doubled
     with torch.no_grad():
         found, expected = report.model(*inputs), model(*inputs)
-    assert (found - expected).abs().max() <= 8 * terms_of(model) * 2.0**-24 * expected.abs().max()
+    assert close(found, expected, terms_of(model))
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_decoder_of_diffusers():
     z = image(1, 4, 4, 4)
     with torch.no_grad():
         found, expected = report.model.decode(z).sample, model.decode(z).sample
-    assert (found - expected).abs().max() <= 8 * 14 * 9 * C * 2.0**-24 * expected.abs().max()
+    assert close(found, expected, 14 * 9 * C)
     of_decoder = [chain for chain in report.chains if chain.fused and chain.norm.startswith("decoder.")]
     assert calls(report.model.decode, z).split().count("norm") == len(of_decoder) == 13
     # what attention writes has none
@@ -106,7 +106,7 @@ MIXERS = {
 }
 
 
-def close(found, expected):
+def same_in_fp32(found, expected):
     """Within fp32 sums in another order, in which some modules compute whatever x is."""
     return (found - expected).abs().max() <= FLOAT32_SUMS * expected.abs().max().clamp(min=1)
 
@@ -133,7 +133,7 @@ def test_mixers_of_transformers(folder, made):
         mask[0, :3] = 0
         for more in ({}, {"attention_mask": mask}):
             made.clear()
-            assert close(report.model(x, **more), model(x, **more))
+            assert same_in_fp32(report.model(x, **more), model(x, **more))
             assert made == [call] or (more and folder in ("mamba2", "bamba") and made == [])
         names = inspect.signature(kind.forward).parameters
         argument = next(one for one in names if one.startswith(("cache", "past")))
@@ -141,9 +141,9 @@ def test_mixers_of_transformers(folder, made):
         for tokens in (9, 1, 1, 4):
             made.clear()
             x = image(2, tokens, 32, seed=tokens) - 2
-            assert close(report.model(x, **{argument: own}), model(x, **{argument: theirs}))
+            assert same_in_fp32(report.model(x, **{argument: own}), model(x, **{argument: theirs}))
             assert made == ([call] if tokens == 9 else [])
-            assert close(*(one.get_conv_state(0, state_idx=0) for one in (own, theirs)))
+            assert same_in_fp32(*(one.get_conv_state(0, state_idx=0) for one in (own, theirs)))
 
 
 TAPS = 3

@@ -20,7 +20,11 @@ PSUM, HBM = nl.psum, nl.hbm
 ENGINE, DGE = nisa.engine, nisa.dge_mode
 
 
-def near(expected, rel=0.05):
+#: One constant of the model stands for several rows of the tables, which are up to 3.1 % from it.
+OF_ROWS = 0.031
+
+
+def near(expected, rel=OF_ROWS):
     return pytest.approx(expected, rel=rel)
 
 
@@ -157,7 +161,7 @@ RARE = [
     ("topk, 4 n + k cycles", lambda n: nisa.topk(tile(8, BF16), tile(8, U32), tile(-(-n // 16), BF16), n),
      126.9 + 8 * CYCLE, 176.9 + 8 * CYCLE, 4 * CYCLE),
 ]  # fmt: skip
-ROWS = [(why, lambda n, case=case: case(n)[1](), *ns, 4, 0.05) for why, case, *ns in (*VECTOR, *SCALAR, *GPSIMD)]
+ROWS = [(why, lambda n, case=case: case(n)[1](), *ns, 4, OF_ROWS) for why, case, *ns in (*VECTOR, *SCALAR, *GPSIMD)]
 ROWS += [(*row, 32, 0.01) for row in RARE]
 
 
