@@ -219,8 +219,8 @@ def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
     A, N, H, B = part.shape
     each = div_ceil(A, P_MAX) * N * H * B * part.item // PIECES
     most, together, volumes = min(PIECE_BYTES, max(PIECE_BYTES_LEAST, each)) // part.item, 1, part.volumes
-    if part.is_sorted:
-        most = max(1, most // min(A, B))
+    if part.is_sorted:  # shorter ones would cut the runs of a row
+        most = max(1, PIECE_BYTES // part.item // min(A, B))
         a_parts, b_parts, heights = cut(A, most if A > B else A), cut(B, most if A <= B else B), cut(H, P_MAX)
         if len(a_parts) * len(b_parts) == 1:
             together = P_MAX // H
