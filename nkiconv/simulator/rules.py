@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 from .errors import NkiError
 
 _PACKAGE = __name__.rpartition(".")[0]
+#: Modules between a kernel and a rule: NumPy's functions ask for the arrays of their arguments.
+_WITHIN = (_PACKAGE, "numpy.")
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,10 @@ RULES: dict[str, Rule] = {row[0]: Rule(*row) for row in _TABLE}
 
 
 def kernel_frame() -> tuple[FrameType | None, str]:
-    """First frame outside the simulator, and the simulator function that it called (the instruction's name)."""
+    """First frame outside the simulator and NumPy, and the function that it called (the instruction's name)."""
     frame: FrameType | None = sys._getframe(2)
     op = "kernel"
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_WITHIN):
         op = frame.f_code.co_name
         if op == "__call__":  # an operator token: nl.add(x, y)
             op = getattr(frame.f_locals["self"], "name", op)

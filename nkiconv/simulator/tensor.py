@@ -135,6 +135,10 @@ class NkiTensor(NKIObject):
     def __iter__(self) -> NoReturn:
         fail("NKI031", "iteration over a tensor", tensor=self)
 
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        """NumPy's functions would take a tensor for an object, which np.max, say, returns as it is."""
+        fail("NKI031", "a tensor given to NumPy", tensor=self)
+
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         """Methods of trn3 are refused by name when called."""
         if name not in TENSOR_GEN4:

@@ -160,6 +160,7 @@ PAIRS = [
     vary("NKI030", "a barrier's engine", lambda e: barrier(engine=e), nisa.engine.gpsimd, 1, "engine=1 is not a member", lnc=2),
     vary("NKI030", "an exchange's engine", lambda e: swap(dma_engine=e), nisa.dma_engine.dma, 1, "dma_engine=1 is not a member", lnc=2),
     vary("NKI031", "iteration", value_of, lambda t: t[0], list, "iteration"),
+    vary("NKI031", "NumPy", value_of, repr, np.max, "a tensor given to NumPy"),
     vary("NKI031", "assignment", value_of, lambda t: t[0, 0], lambda t: t.__setitem__((0, 0), 1.0), "item assignment"),
     vary("NKI032", "truth", steer, repr, bool, "register used as a Python value"),
     vary("NKI032", "int", steer, repr, int, "register used"),
