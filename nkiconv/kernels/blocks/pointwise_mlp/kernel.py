@@ -9,6 +9,7 @@ next two groups, so that the Tensor Engine does not wait for a stage's operands.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import BANK_COLUMNS, PARTS, QUADRANT, cut_at, div_ceil, share, size_of, some_of
@@ -235,7 +236,8 @@ class Core:
 
     def __init__(self, operands, geometry, epilogue, activation):
         self.operands, self.geometry, self.epilogue, self.activation = operands, geometry, epilogue, activation
-        self.ledger, self.norm, self.first, self.second = new_ledger(), None, None, None
+        self.ledger, self.norm, self.first = new_ledger(), None, None
+        self.second: Any = None
         self.bias1, self.bias2 = None, None
         # (first tile, how many) of hidden channels whose products are added up apart, and (first, end) of the core's
         self.halves = part_of_core(geometry.halves) if len(geometry.halves) > 1 else geometry.halves
