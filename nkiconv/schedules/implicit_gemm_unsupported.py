@@ -21,6 +21,8 @@ from .options import PROLOGUE_ARGUMENTS, Options
 from .settings import Config
 from .tiles import P_MAX, PSUM_BANKS, QUADRANT, SBUF_BYTES, STEP_MAX
 
+ROWS_IN_HBM = "rows of x and y in HBM, not channels side by side"
+
 
 def room_unsupported(schedule: Schedule) -> str:
     """Why a schedule exceeds SBUF, PSUM or access patterns; "" if it fits."""
@@ -80,7 +82,7 @@ def _order_unsupported(geometry: Geometry, schedule: Schedule) -> str:
         if not can_together(geometry, batch):
             return (
                 f"config order=chunks, C={geometry.C}, K={geometry.K}: needs M tiles with the same several K tiles of "
-                f"128 channels, no folded outputs, and rows of x and y in HBM, not channels side by side; use 'banks'"
+                f"128 channels, no folded outputs, and {ROWS_IN_HBM}; use 'banks'"
             )
         needed = schedule.banks_together(index) + 1  # the last bank of all may be cut in two
         if needed > PSUM_BANKS:
@@ -100,7 +102,8 @@ def config_unsupported(geometry: Geometry, options: Options, config: Config) -> 
     given = dict(config or ())
     product, moved, loop = given.get("product", ""), given.get("moved", 0), given.get("loop", 0)
     reason = products_unsupported(geometry, options, product) if product else ""
-    product = product or ("fp16x3" if geometry.precision == "fp16x3" else PRODUCTS[0])
+    other = "fp8_pairs" if moves_pairs(geometry) else PRODUCTS[0]
+    product = product or ("fp16x3" if geometry.precision == "fp16x3" else other)
     reason = reason or fold_unsupported(geometry, options, given.get("fold", FOLDS[0]), product)
     if reason == "" and moved > 0 and not can_move(geometry):
         reason = (
@@ -112,52 +115,44 @@ def config_unsupported(geometry: Geometry, options: Options, config: Config) -> 
 
 def loop_unsupported(geometry: Geometry, options: Options, loop: int, product: str) -> str:
     """Why output tiles cannot run in a device loop; "" if they can."""
-    reason = ""
-    if options.statistics:
-        reason = "return_stats='channel' adds statistics from one output tile to the next"
-    elif geometry.direct is not None:
-        reason = "precision=winograd adds frames of an output tile between the matmuls of another"
-    elif options.epilogue.norm is not None:
-        reason = f"y_norm={options.epilogue.norm.kind} normalizes y of an output tile between the matmuls of another"
-    elif product != "single":
-        reason = f"product={product} prepares x of an output tile between the matmuls of another"
-    elif geometry.upsample > 1:
-        reason = f"x_upsample={geometry.upsample} takes rows of x in HBM more than once"
-    elif is_transposed(geometry) or stores_channels(geometry):
-        reason = "needs rows of x and y in HBM, not channels side by side"
-    return reason and f"config loop={loop}: {reason}; use 0"
+    norm, beside = options.epilogue.norm, "of an output tile between the matmuls of another"
+    reasons = (
+        (options.statistics, "return_stats='channel' adds statistics from one output tile to the next"),
+        (geometry.direct is not None, f"precision=winograd adds frames {beside}"),
+        (norm is not None, f"y_norm={norm and norm.kind} normalizes y {beside}"),
+        (product != "single", f"product={product} prepares x {beside}"),
+        (geometry.upsample > 1, f"x_upsample={geometry.upsample} takes rows of x in HBM more than once"),
+        (is_transposed(geometry) or stores_channels(geometry), f"needs {ROWS_IN_HBM}"),
+    )
+    return next((f"config loop={loop}: {reason}; use 0" for applies, reason in reasons if applies), "")
 
 
 def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: str) -> str:
     """Why these channels cannot be folded; "" if they can."""
-    if fold != "none" and options.strict_nonfinite:
-        return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
-    tiles, depth = fold_of(geometry) if fold in ("inputs", "both") else (1, 1)
-    rest = geometry.C // geometry.groups % P_MAX
-    if fold in ("inputs", "both") and options.prologue.asked and rest % (tiles * QUADRANT) > 0:
-        return (
-            f"config fold={fold}, C={geometry.C}, {PROLOGUE_ARGUMENTS}: engines address copies of x by quadrants of "
-            f"{QUADRANT} channels; use 'none' or 'outputs'"
-        )
-    if fold in ("inputs", "both") and depth == 1:
-        return (
-            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, or 1 to 84 if S "
-            f"is 3 or above 4, several columns of taps, no more than W, one group or groups of more than 64 channels, "
-            f"no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use 'none' or 'outputs'"
-        )
-    if tiles > 1 and product == "fp8_pairs":
-        return f"config fold={fold}, product={product}: fp8 pairs have one folded K tile; use 'none' or 'outputs'"
-    if fold in ("outputs", "both") and options.epilogue.norm is not None:
-        return f"config fold={fold}: y_norm takes a pixel a partition, outputs are not folded; use 'none' or 'inputs'"
-    if fold in ("outputs", "both") and product == "fp8_pairs":
-        return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
-    if fold in ("outputs", "both") and rows_of(geometry) == 1:
-        return (
-            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beyond a multiple of 128, two rows of "
-            f"outputs that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of "
-            f"rows, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
-        )
-    return ""
+    inputs, outputs = fold in ("inputs", "both"), fold in ("outputs", "both")
+    (tiles, depth), pairs = fold_of(geometry) if inputs else (1, 1), product == "fp8_pairs"
+    cut = geometry.C // geometry.groups % P_MAX % (tiles * QUADRANT) > 0
+    one_input, one_output = "use 'none' or 'outputs'", "use 'none' or 'inputs'"
+    reasons = (
+        (fold != "none" and options.strict_nonfinite,
+         ": multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"),
+        (inputs and options.prologue.asked and cut,
+         f", C={geometry.C}, {PROLOGUE_ARGUMENTS}: engines address copies of x by quadrants of {QUADRANT} channels; "
+         f"{one_input}"),
+        (inputs and depth == 1,
+         f": needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, or 1 to 84 if S is 3 or above 4, "
+         f"several columns of taps, no more than W, one group or groups of more than 64 channels, no lhs_dilation of "
+         f"columns, and rows of x in HBM, not channels side by side; {one_input}"),
+        (tiles > 1 and pairs, f", product={product}: fp8 pairs have one folded K tile; {one_input}"),
+        (outputs and options.epilogue.norm is not None,
+         f": y_norm takes a pixel a partition, outputs are not folded; {one_output}"),
+        (outputs and pairs, f", product={product}: outputs of fp8 pairs are not folded; {one_output}"),
+        (outputs and rows_of(geometry) == 1,
+         f": needs K={geometry.K} with 1 to 64 channels beyond a multiple of 128, two rows of outputs that share rows "
+         f"of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, and rows of y in HBM, "
+         f"not channels side by side; {one_output}"),
+    )  # fmt: skip
+    return next((f"config fold={fold}{reason}" for applies, reason in reasons if applies), "")
 
 
 def products_unsupported(geometry: Geometry, options: Options, product: str) -> str:

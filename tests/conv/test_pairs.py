@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, NL, bounded, check_epilogue, check_exact, config_of, geometry_of, planned, run
+from conv_calls import EDGE, NL, bounded, check_epilogue, check_exact, config_of, geometry_of, options_of, planned, run
 from depthwise import same_bits
 from draws import cores
 from tolerances import assert_exact, assert_within_limit
@@ -15,7 +15,8 @@ from tolerances import assert_exact, assert_within_limit
 from nkiconv import bounds
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref
-from nkiconv.schedules.relayout import pieces_of, x_to_rows
+from nkiconv.schedules.conv_algorithms import plan_of
+from nkiconv.schedules.relayout import dense, pieces_of, x_to_rows
 
 PAIRS = {"precision": "fp16x3"}
 LAYER = ConvProblem(N=2, C=140, H=9, W=13, K=150, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
@@ -208,6 +209,8 @@ def test_channels_that_are_neighbours_in_hbm(name, strict_nonfinite):
     problem, given = NEIGHBOURS[name].replace(dtype="fp8_e4m3", layout="NHWC"), {"strict_nonfinite": strict_nonfinite}
     plan = planned(problem, "implicit_gemm", (), **given)[0]
     assert {one.pairing for k_tiles in plan.k_tiles for one in k_tiles} == {"neighbours"}
+    geometry = replace(geometry_of(problem), y_strides=dense(problem.K, 1, 1))
+    assert "product=fp8_pairs" in plan_of("implicit_gemm", geometry, options_of(), (("loop", 1),))[1]
     for out_perm in ((0, 2, 3, 1), (0, 1, 2, 3)):
         check_exact(problem, out_perm=out_perm, config=pairs()[:1], **given)
 
