@@ -33,13 +33,14 @@ class Products:
     """Products of a row of all blocks of a tile, of one member of its gang, for some accumulators of its pass.
 
     Attributes:
-        index: of the tile; member: of its gang; banks: (first, count) of accumulators.
+        one: the pass; index: of the tile; member: of its gang; banks: (first, count) of accumulators.
         adds: whether other products of this order write the accumulators.
         last: whether their chain, whose sums are added in SBUF, is the last of the pass.
         starts, ends: whether they are the first, the last of the accumulators' chain.
         oldest: the first tile that these or later products read.
     """
 
+    one: Pass
     index: int
     row: int
     member: int
@@ -56,22 +57,25 @@ def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> tuple[l
     second half of the units."""
     tiles: list[TileOf] = []
     found: list[Products] = []
-    for before, one in zip((None, *passes), passes, strict=False):
-        start, some = len(tiles), (one.tiles, one.tiles[: one.half], one.tiles[one.half :])[half + 1]
-        tiles += [TileOf(one, tile) for tile in some]
-        held = before is not None and one.loads == before.loads and len(some) <= plan.settings.buffers
+    for one in passes:
+        some = (one.tiles, one.tiles[: one.half], one.tiles[one.half :])[half + 1]
+        held = len(some) <= plan.settings.buffers and bool(tiles) and tiles[-1].one.loads == one.loads
+        start = len(tiles) - (len(some) if held else 0)
+        tiles += [] if held else [TileOf(one, tile) for tile in some]
         shared = half >= 0 and plan.transposes is None and not held
         for first, count in chains_of(plan, one, len(some)):
-            chain = _chain(plan, tiles, (start + first, count), held, shared)
+            chain = _chain(plan, one, tiles, (start + first, count), held, shared)
             found += [replace(each, last=first + count == len(some)) for each in chain]
     oldest = [*accumulate((each.index for each in reversed(found)), min)][::-1]
     return tiles, [replace(each, oldest=first) for each, first in zip(found, oldest, strict=True)]
 
 
-def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, held: bool, by_rows: bool) -> list[Products]:
+def _chain(
+    plan: BlocksSchedule, one: Pass, tiles: Sequence[TileOf], part: Part, held: bool, by_rows: bool
+) -> list[Products]:
     """Products of tiles (first, count) of a pass. held: whether all of them are in SBUF; by_rows: whether products of
     the last tile follow its loads."""
-    one, first, end, rows = tiles[part[0]].one, part[0], sum(part), range(plan.settings.rows)
+    first, end, rows = part[0], sum(part), range(plan.settings.rows)
     every, done, rest = (0, len(one.accumulators)), first if held else end - 1, rows
     steps = [(every, index, rows) for index in range(first, done)]
     if by_rows:
@@ -87,7 +91,7 @@ def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, held: bool
         # the row whose products write all sums: the first loaded, or for whole planes a row without zeros
         whole = one.first[0] if index == first else -1
         for row, member in product(sorted(some, key=lambda row: row != whole), members):
-            found.append(Products(index, row, member, banks, row != whole or member > 0))
+            found.append(Products(one, index, row, member, banks, row != whole or member > 0))
         if at >= len(steps) and index + 1 == end:
             found[-1] = replace(found[-1], ends=True)
     return [replace(found[0], starts=True), *found[1:]]

@@ -92,6 +92,14 @@ class BlocksSchedule:
         return self.settings.split == 1 and len(self.passes[0].tiles) >= PARTS
 
     @property
+    def middle(self) -> int:
+        """The number of passes of the first of two cores: half of them, if possible with loads of its own."""
+        count = len(self.passes)
+        places = [at for at in (count // 2, div_ceil(count, 2)) if 0 < at < count]
+        apart = [at for at in places if self.passes[at - 1].loads != self.passes[at].loads]
+        return (apart or [count // 2])[0]
+
+    @property
     def gang(self) -> int:
         """The most members of a tile's gang; a unit has a block of each."""
         return 1 if self.transposes is None else self.transposes.gang

@@ -18,7 +18,7 @@ from .._dma import Feed, copy, load, store
 from .._engines import book_vector, copy_balanced
 from .._masks import constant, keep_between, keep_equal
 from .._warm import warm_up, warm_zeros
-from ..conv.call import of_array
+from ..conv.call import of_array, part_of_core
 from ..conv.sums import multiply
 from .held import new_blocks
 from .loads import Piece, as_stored, clear_sides, clear_tile, is_channels_last, load_tile, with_last
@@ -45,7 +45,7 @@ def run_diagonals(work):
     warm_up(zeros_sbuf, plan.settings.warmup, 1)
     start_ones(work, nl.float32)
     constants = make_constants(plan, zeros_sbuf, start_reads(plan))
-    run_parts(work, lambda passes: run_steps(work, constants, steps_of(work, passes)))
+    run_parts(work, part_of_core(plan.passes), lambda passes: run_steps(work, constants, steps_of(work, passes)))
 
 
 def start_reads(plan):

@@ -11,7 +11,7 @@ from ...schedules.blocks_transposes import AHEAD, FAR, PACE
 from ...schedules.tiles import PSUM_BANKS, div_ceil
 from .._dma import Feed
 from .._warm import warm_up, warm_zeros
-from ..conv.call import of_array
+from ..conv.call import of_array, part_of_core
 from ..conv.sums import along, multiply
 from .held import hold, pools_of, start_buffers
 from .loads import as_stored, is_channels_last, tile_of
@@ -27,7 +27,8 @@ def run_weight(work):
     warm_up(warm_zeros(), plan.settings.warmup, 1)
     start_ones(work, work.operands.w_dtype)
     buffers = start_buffers(work)
-    run_parts(work, lambda passes: run_passes(work, passes, buffers))
+    own = part_of_core((plan.passes[: plan.middle], plan.passes[plan.middle :]))
+    run_parts(work, sum(own, ()), lambda passes: run_passes(work, passes, buffers))
 
 
 def run_passes(work, passes, buffers):
@@ -38,7 +39,7 @@ def run_passes(work, passes, buffers):
     sums, held, joint, apart = [], [None] * PSUM_BANKS, None, apart_beside(work.geometry)
     columns = work.plan.settings.columns
     for at, some in enumerate(products):
-        one = feed.tiles[some.index].one
+        one = some.one
         if ahead == None:
             feed.until(some.oldest + len(feed.buffers))
         if some.starts:
@@ -54,26 +55,26 @@ def run_passes(work, passes, buffers):
                         ahead.columns += columns_of_matmul(work, one.accumulators[bank])
                     add_products(work, one.accumulators[bank], sums[bank], feed, some, q, some.adds or column > 0)
         for bank in banks if some.ends else ():
-            end_chain(work, one, some.last, bank, sums[bank], held, joint)
+            end_chain(work, some, bank, sums[bank], held, joint)
 
 
-def end_chain(work, one, last, bank, acc_psum, held, joint):
+def end_chain(work, some, bank, acc_psum, held, joint):
     """Add the sums of a bank's chain in SBUF to the chains before; store them after the last chain, or with the pass's
     if a half is exchanged."""
     sums = acc_psum
-    if held[bank] != None or not last:
+    if held[bank] != None or not some.last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
         add_up(work, [acc_psum], held[bank], sums)
-    held[bank] = None if last else sums
-    if last:
-        store_sums(work, one.accumulators, bank, sums, joint)
+    held[bank] = None if some.last else sums
+    if some.last:
+        store_sums(work, some.one.accumulators, bank, sums, joint)
 
 
 def transpose_ahead(work, ahead, feed, products, at, q):
     """Transpose the tiles of these products, and of products after column q if buffers are free: up to AHEAD matmul
     columns after it, of later tiles half as many, and up to FAR a bank for each PACE columns of matmuls, so that the
     Tensor Engine does not wait for evacuations. The second tile's loads may not be there so early."""
-    left = sum(columns_in(work, feed, products[later], q if later == at else 0) for later in range(at, ahead.done))
+    left = sum(columns_in(work, products[later], q if later == at else 0) for later in range(at, ahead.done))
     while ahead.done < len(products):
         some = products[ahead.done]
         near, far = (AHEAD // 2, FAR) if some.index > max(1, products[at].index) else (AHEAD, AHEAD)
@@ -88,13 +89,13 @@ def transpose_ahead(work, ahead, feed, products, at, q):
             if not is_due and is_paced:
                 ahead.columns = 0
                 return
-        left += columns_in(work, feed, some, 0)
+        left += columns_in(work, some, 0)
         ahead.done, ahead.steps = ahead.done + 1, None
 
 
-def columns_in(work, feed, some, q):
+def columns_in(work, some, q):
     """Columns of the matmuls of Products, from column q of gy on."""
-    acc = feed.tiles[some.index].one.accumulators[some.banks[0]]
+    acc = some.one.accumulators[some.banks[0]]
     return div_ceil(work.plan.settings.columns - q, acc.beside) * some.banks[1] * columns_of_matmul(work, acc)
 
 

@@ -45,11 +45,11 @@ def start_ones(work, dtype):
         work.ones_sbuf = constant((nl.tile_size.pmax, 1, 1, 1), dtype, 1.0, nisa.engine.vector)
 
 
-def run_parts(work, run):
-    """Run passes: this core's, over all units; with split all passes, over this core's halves of the units, whose sums
-    are added."""
+def run_parts(work, own, run):
+    """Run passes: this core's own, over all units; with split all passes, over this core's halves of the units, whose
+    sums are added."""
     if not work.plan.split:
-        run(part_of_core(work.plan.passes))
+        run(own)
         return
     for half in part_of_core(range(PARTS)):
         work.half = half

@@ -49,7 +49,7 @@ def transposes_for(work, ahead, feed, some):
     step of this generator is one."""
     feed.until(some.index + 1)
     rows, held = work.geometry.rows, feed.of(some.index).held
-    one = feed.tiles[some.index].one
+    one = some.one
     for acc in some_of(one.accumulators, some.banks):
         last = some.row * rows.stride + (acc.r[0] - one.r[0] + acc.r[1] - 1) * rows.dilation
         for t, (channels, row) in {acc.t: (acc.c, last), -1: (acc.k, some.row)}.items():
