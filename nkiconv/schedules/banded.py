@@ -23,8 +23,6 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, Part, cut, cut_at, div_ceil, fits_s
 RUN_BYTES_LEAST = 64
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 BANDED_TILE_BYTES = 16384
-#: PSUM banks of sums as rows that are evacuated together.
-ROWS_BANKS = 2
 #: Least channels on a partition of a bias that is split into bf16 parts, for DMA elements of 128 bytes; bytes of each:
 #: three numbers of fp32, and three parts; bytes of a channel of all parts.
 BIAS_LINE, BIAS_BYTES, PARTS_BYTES = 64, 3 * 4 + 3 * 2, 2

@@ -17,7 +17,6 @@ from ..simulator.hardware import PARTITIONS
 from ..simulator.timing.target import Target
 from .banded import (
     BANDED_TILE_BYTES,
-    ROWS_BANKS,
     BandedSchedule,
     BandedSettings,
     BandedTile,
@@ -317,7 +316,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     rows_in = tile.blocks_in * (max(least, rows) * in_ns + target.matmul_ns)
     x, pieces_in, pieces_out = tile.blocks_in * rows, in_pieces(geometry, tile), out_pieces(blocks, tile)
     if settings.x_stationary:
-        banks, moved, slots = len(row_spans(blocks, tile)), [width] * tile.step_out, ROWS_BANKS
+        banks, moved, slots = len(row_spans(blocks, tile)), [width] * tile.step_out, 1
         valid_range, rows_out, pieces_out = blocks.num_taps, 0.0, 0
         sums, y = tile.gn * tile.step_out * width, 0
         out_rows, run_out = tile.chunks_out * tile.nn, tile.step_out * blocks.out_block

@@ -40,12 +40,8 @@ def full_rows(block: ChannelBlock) -> tuple[int, int]:
 
 
 def row_runs(block: ChannelBlock, r0: int, rn: int) -> list[tuple[int, int, int]]:
-    """(first row, rows, channels) of channels r0 .. r0+rn-1 of each row: full rows, and the rest of the last row."""
+    """(first row, rows, channels) of channels r0 .. r0+rn-1 of each row: rows with all, and the rest of the next."""
     rows, rest = full_rows(block)
-    more = max(0, min(rn, rest - r0))
-    runs = []
-    if rows > 0:
-        runs.append((0, rows, rn))
-    if more > 0:
-        runs.append((rows, 1, more))
-    return runs
+    rows += rest >= r0 + rn
+    runs = [(0, rows, rn), (rows, 1, block.count - rows * block.length - r0)]
+    return [one for one in runs if one[1] > 0 and one[2] > 0]

@@ -25,7 +25,7 @@ from .recipes import (
 )
 from .rows import LOAD_BYTES_MAX, RowPlan, RowTile, channels_of, load_bytes, part_total, plan_rows, tile_count
 from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, unchecked, warm_up
-from .tiles import BANK_COLUMNS, PSUM_BANKS, Part, cut, cut_at, div_ceil, some_of
+from .tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 
 #: Matmuls of 512 columns, at half rate, that keep the Tensor Engine busy until the first diagonals are made.
 WARM_UP = 5
@@ -36,10 +36,7 @@ Widths = tuple[int, ...]
 #: tile a little longer than a bank has no short last piece, which overlaps nothing.
 PIECE_MAX, PIECE_MIN = 2048, 448
 #: Least pieces of a core's work with which pieces may be larger than a bank.
-PIECES = 32
-#: Most bytes a partition of y that one DMA stores, if pieces are larger than a bank: HBM takes longer for a byte of
-#: shorter runs. mamba2_prefill takes as long with 8 to 32 KiB, 1.013 times as long if each piece is stored alone.
-STORE_BYTES = 16_384
+PIECES = 24
 #: Bytes a partition of SBUF for a plan: those that nki-library uses (trn2.toml, memory.sbuf_usable_per_partition), less
 #: room for filters, biases and small tiles.
 MIXED_SBUF_BYTES = 196_608
@@ -82,8 +79,6 @@ class MixedPiece:
     last: int
     #: whether Vector, and not Scalar, evacuates PSUM if no tap on Vector does
     vector_reads: bool
-    #: (first, how many) of the tile's columns that one DMA stores when all are there
-    stored: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -221,7 +216,7 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
     # two fp32 tiles for each piece in flight, and two stores of y
     pieces = 8 * plan.phases * widest_piece(plan)
-    pieces += 2 * max(STORE_BYTES * (plan.piece > BANK_COLUMNS), 2 * options.epilogue.y_itemsize * widest_piece(plan))
+    pieces += 4 * options.epilogue.y_itemsize * widest_piece(plan)
     # tiles of the pieces in flight and tiles loaded ahead; at most the tiles of a part
     tiles = 1
     if rows.columns > 0:
@@ -252,34 +247,19 @@ def mixed_cuts(qn: int, plan: MixedSchedule, is_first: bool) -> Widths:
 
 def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]) -> list[MixedPiece]:
     """The pieces of all tiles of a part, in order."""
-    settings, spans = plan.settings, list[tuple[int, Part, Part]]()
+    settings, spans = plan.settings, list[tuple[int, int, int]]()
     for i, tile in enumerate(tiles):
         # narrow ones at a part's beginning, then equal ones
         *narrow, (begin, end) = itertools.pairwise((0, *mixed_cuts(tile.qn, plan, i == 0)))
-        parts = [(first, last - first) for first, last in narrow]
-        parts += [(begin + first, width) for first, width in cut(end - begin, plan.piece)]
-        # the last tile's pieces are stored alone, so that the last store is short
-        alone = plan.piece <= BANK_COLUMNS or i == len(tiles) - 1
-        for some in cut_at(len(parts), 1 if alone else STORE_BYTES // (plan.piece * epilogue.y_itemsize)):
-            own = some_of(parts, some)
-            spans += [(i, part, (own[0][0], sum(width for _, width in own))) for part in own]
+        spans += [(i, first, last - first) for first, last in narrow]
+        spans += [(i, begin + first, width) for first, width in cut(end - begin, plan.piece)]
     # Vector and Scalar rotate if every recipe has its PSUM evacuated by a copy; else Scalar copies
     in_turn, pieces = all(map(reads_out, settings.recipes)), []
-    for place, (i, (q0, qn), stored) in enumerate(spans):
+    for place, (i, q0, qn) in enumerate(spans):
         after = place - len(settings.start)
         recipe = settings.start[place] if after < 0 else settings.recipes[after % len(settings.recipes)]
-        pieces.append(
-            MixedPiece(
-                tile=i,
-                q0=q0,
-                qn=qn,
-                recipe=recipe,
-                phases=phases_of(recipe, epilogue),
-                last=last_step(recipe, epilogue),
-                vector_reads=in_turn and place % 2 == 0,
-                stored=stored,
-            )
-        )
+        phases, last = phases_of(recipe, epilogue), last_step(recipe, epilogue)
+        pieces.append(MixedPiece(i, q0, qn, recipe, phases, last, vector_reads=in_turn and place % 2 == 0))
     return pieces
 
 

@@ -257,12 +257,3 @@ def regions_of(
                 continue
         found.append(here)
     return found
-
-
-def channel_runs(C: int, T: int, t0: int, tn: int) -> list[tuple[int, int, int]]:
-    """(first partition, partitions, channels of each) of tiles t0 .. t0+tn-1: the last partition may have fewer."""
-    full = (C - t0 - tn) // T + 1 if C >= t0 + tn else 0
-    found = [(0, full, tn)] if full > 0 else []
-    if full < channels_of(C, T, t0):
-        found.append((full, 1, C - full * T - t0))
-    return found

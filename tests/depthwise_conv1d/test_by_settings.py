@@ -293,22 +293,6 @@ def test_columns_of_gated_rows_are_halved_until_they_fit(algorithm, W, columns):
     assert ALGORITHMS[algorithm].plan(geometry, options, None).settings.columns == columns
 
 
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    ("W", "least", "stored"),
-    [(1503, 600, [1503, 501, 501, 501]), (1500, 448, [256, 384, 512, 348, 375, 375, 375, 375])],
-)
-def test_pieces_beyond_a_bank_are_stored_by_the_tile(W, least, stored, monkeypatch):
-    """Where the second piece is done before the first, too; the last tile's pieces are stored alone."""
-    monkeypatch.setattr("nkiconv.schedules.mixed.PIECE_MIN", least)
-    problem = Row("three pieces", 1, 512, W, 4, 1, (3, 0)).problem("bf16")
-    config = ("shard", "channels"), ("recipes", ((2, 1, 1, 0), (4, 0, 0, 0))), ("start", ())
-    check(problem, PLAIN, 6, whole=True, algorithm="mixed", config=config)
-    written = [one.writes[0] for one in trace(problem, "mixed", config=config).instructions if one.writes]
-    columns = [region.num_elems // 128 for region in written if not region.info.on_chip]
-    assert sorted(columns[: len(columns) // 2]) == sorted(stored)
-
-
 @pytest.mark.parametrize(
     ("recipe", "chunks", "banks"), [((3, 2, 0, 0), None, 4), ((2, 0, 1, 2), None, 2), ((3, 2, 0, 0), "Bx", 1)]
 )

@@ -12,7 +12,7 @@ with c = c' and t' - t = q are products of y. It accumulates over all blocks of 
     keep t' - t = q (mask) and sum over t'  [(t, c), q]        GpSimd, Vector
     sum over t                              [c, q]             one small fp32 matmul
 
-Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 between
+Engine plan: DMA loads rows of x and w, each once from HBM, 128 channels a tile; Tensor transposes tile i + 1 around
 the matmuls of tile i; Scalar copies transposed slots to SBUF, pairs of 16-bit elements as one fp32 element, which
 copies bits; the masks and sums of tiles i - 1 and i - 2 follow later, so that no engine waits for another. Channel
 c0 + p * L + r is row p of the results, which are stored in long runs. Bound by Tensor, then DMA: per 128 channels and
@@ -75,7 +75,7 @@ class UnitRows:
 
 
 def run_units(run, units):
-    """Four units in flight: transposes of one alternate with matmuls of the previous one and masks and sums of two
+    """Four units in flight: transposes of one before and after the matmuls of the previous one, masks and sums of two
     earlier ones."""
     plan, (same_channel, same_lag) = run.plan, make_masks(run.plan)
     feed = Feed(units, [new_rows(run) for _ in range(min(BUFFERS, len(units)))], partial(load_unit, run))
@@ -85,27 +85,25 @@ def run_units(run, units):
         coming, now, masked, summed = (
             units[at] if 0 <= at < len(units) else None for at in range(index, index - 4, -1)
         )
-        moves, steps, next_slots, done, before = [], [], None, 0, None
+        moves, steps, next_slots, before = [], [], None, None
         if coming is not None:
             feed.until(index + len(feed.buffers))
             next_slots = start_slots(run, coming, feed.of(index), moves)
         if now is not None:
             steps, partials = steps_of(plan, now), new_partials(plan, now)
         # the first unit's matmuls precede the second unit's transposes, whose rows are still in flight
-        for move in range(-1 if index == 1 else 0, max(len(moves), LEAD)):
-            if 0 <= move < len(moves):
-                moves[move]()
-            if move == LEAD - 1 and masked is not None:
-                kept = mask_lags(masked.groups, ready, plan, same_lag)
-            wanted = len(steps)
-            if move + 1 < len(moves) and index != 1:
-                wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
-            for step in steps[done:wanted]:
-                products = multiply_step(slots, plan, same_channel, now, step)
-                if before is not None:
-                    sum_channels(partials, plan, *before)
-                before = step, products
-            done = max(done, wanted)
+        lead = 0 if index == 1 else LEAD
+        for move in moves[:lead]:
+            move()
+        if masked is not None:
+            kept = mask_lags(masked.groups, ready, plan, same_lag)
+        for step in steps:
+            products = multiply_step(slots, plan, same_channel, now, step)
+            if before is not None:
+                sum_channels(partials, plan, *before)
+            before = step, products
+        for move in moves[lead:]:
+            move()
         if before is not None:
             sum_channels(partials, plan, *before)
         if summed is not None and summed.chunk == plan.chunks - 1:

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..._nki import nisa, nl
+from ...schedules.channels import ChannelBlock, row_runs
 from ...schedules.depthwise import Options, RowGeometry, place_of_tap
 from ...schedules.mixed import GATED_AHEAD, MixedSchedule, cut_pieces, filter_block, mixed_cuts
 from ...schedules.recipes import needs_finish, vector_steps
-from ...schedules.rows import channel_runs, channels_of, held_by_all, positions_of, regions_of, run_length, tile_list
+from ...schedules.rows import channels_of, held_by_all, positions_of, regions_of, run_length, tile_list
 from ...schedules.tiles import BANK_COLUMNS, div_ceil
 from .._engines import scaled
 from .._epilogue import evacuate
@@ -63,8 +64,7 @@ def convolve_rows(tensors, geometry, options, plan):
 @dataclass
 class HeldTile:
     """A tile in SBUF, each tensor None until it is loaded, or without one: x, and its pending products or prologues;
-    the residual [rows, qn]; filters [rows, S] and bias [rows, 1] in fp32; stationaries [rows, taps, rows]; Store of y
-    by its first column."""
+    the residual [rows, qn]; filters [rows, S] and bias [rows, 1] in fp32; stationaries [rows, taps, rows]."""
 
     x: object = None
     gates: list = field(default_factory=list)
@@ -72,7 +72,6 @@ class HeldTile:
     w: object = None
     bias: object = None
     diagonals: object = None
-    stores: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -142,14 +141,9 @@ def prepare_tile(run, i):
 
 
 def result(run, piece, step):
-    """[rows, qn] in SBUF for the result of a step: fp32, or of the last step a part of y's columns that are stored
-    together."""
-    rows, (q0, qn), stores = run.tiles[piece.tile].rows, piece.stored, run.held[piece.tile].stores
-    if step < piece.last:
-        return nl.ndarray((rows, piece.qn), dtype=nl.float32, buffer=nl.sbuf)
-    if q0 not in stores:
-        stores[q0] = Store(nl.ndarray((rows, qn), dtype=run.tensors.y.dtype, buffer=nl.sbuf), qn)
-    return stores[q0].y_sbuf[0:rows, piece.q0 - q0 : piece.q0 - q0 + piece.qn]
+    """[rows, qn] in SBUF for the result of a step: fp32, or of the last step y."""
+    dtype = nl.float32 if step < piece.last else run.tensors.y.dtype
+    return nl.ndarray((run.tiles[piece.tile].rows, piece.qn), dtype=dtype, buffer=nl.sbuf)
 
 
 def run_step(run, place, step):
@@ -176,7 +170,7 @@ def run_step(run, place, step):
     else:
         chains[0] = complete(run, piece, step, chains[0])
     if step == piece.last:
-        store_y(run, piece)
+        store_y(run, piece, chains[0])
 
 
 def sum_on_tensor(run, piece):
@@ -320,22 +314,11 @@ def tap_view(run, i, s, q0, qn):
     return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
-@dataclass
-class Store:
-    """Columns of y that one DMA stores, [rows, columns] in SBUF, and how many of them are still missing."""
-
-    y_sbuf: object
-    missing: int
-
-
-def store_y(run, piece):
-    """Store the columns that a piece completes."""
-    tile, (first, count) = run.tiles[piece.tile], piece.stored
-    store = run.held[piece.tile].stores[first]
-    store.missing -= piece.qn
-    if store.missing == 0:
-        firsts = [q0 + first for _, q0 in tile.groups]
-        move_groups(run, store.y_sbuf, run.tensors.y, tile, firsts, (0, count), tile.end_q, is_store=True)
+def store_y(run, piece, y_sbuf):
+    """Store a piece of y, [rows, qn]."""
+    tile = run.tiles[piece.tile]
+    firsts = [q0 + piece.q0 for _, q0 in tile.groups]
+    move_groups(run, y_sbuf, run.tensors.y, tile, firsts, (0, piece.qn), tile.end_q, is_store=True)
 
 
 def load_mixed_residual(run, tile):
@@ -359,7 +342,7 @@ def load_channels(run, rows, dtype, t0, tn, n0=0, images=1):
     groups, T, (n_step, c_step, step) = run.plan.rows.G, run.plan.rows.T, rows.steps
     P, inner = channels_of(run.geometry.C, T, t0), rows.size
     dst_sbuf = nl.ndarray((groups * P, images, tn * inner), dtype=dtype, buffer=nl.sbuf)
-    for p0, pn, count in channel_runs(run.geometry.C, T, t0, tn):
+    for p0, pn, count in row_runs(ChannelBlock(0, run.geometry.C, T), t0, tn):
         pattern = [[T * c_step, pn], [n_step, images], [c_step, count], [step, inner]]
         if groups > 1:  # all partitions have as many channels
             pattern = [[0, groups], *pattern]

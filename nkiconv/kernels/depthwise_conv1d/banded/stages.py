@@ -5,8 +5,8 @@ from functools import partial
 from itertools import groupby
 
 from ...._nki import nisa, nl
-from ....schedules.banded import ROWS_BANKS, in_pieces, outs_a_bank, row_spans, sum_spans, transposes_a_bank
-from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil, share, some_of, whole_words
+from ....schedules.banded import in_pieces, outs_a_bank, row_spans, sum_spans, transposes_a_bank
+from ....schedules.tiles import cut_at, div_ceil, share, some_of, whole_words
 from ..._engines import SCALAR_WORK, VECTOR_WORK, copy_balanced, pick
 from ..._epilogue import evacuate
 from ..._masks import keep_equal
@@ -288,23 +288,16 @@ def evacuate_rows(run, index, pattern, offset, sums_psum, elements):
 
 def multiply_rows(run, index, group, bands_sbuf):
     """Sums of one group as rows, [(chunk, image), channel, columns]: X is the stationary operand, blocks a chunk apart,
-    and the bands are the moving one. ROWS_BANKS banks are evacuated together; the last group stores the tile's rows."""
+    and the bands are the moving one. The last group stores the tile's rows."""
     tile, held, blocks = run.tiles[index], run.held[index], run.blocks
     A, Bo, rows = blocks.per_group, blocks.out_block, tile.chunks_out * tile.nn
-    width, spans, is_last = tile.step_out * Bo, row_spans(blocks, tile), group == tile.gn - 1
-    slots = ROWS_BANKS if len(spans) == 1 else 1
-    for first, count in spans:
-        slot, columns = group % slots, A * count * Bo
-        if slot == 0:
-            shape = (rows, slots, BANK_COLUMNS if slots > 1 else columns)
-            held.acc, held.started = accumulator(run.warm, shape)
-        sums_psum = held.acc[0:rows, 0:slots, 0:columns].reshape_dim(2, (A, count * Bo))
-        multiply_chunks(run, index, group, bands_sbuf, sums_psum[0:rows, slot, 0:A, 0 : count * Bo], first)
-        if slot == slots - 1 or is_last:
-            pattern = [[tile.gn * A * width, rows], [A * width, slot + 1], [width, A], [1, count * Bo]]
-            offset = (group - slot) * A * width + first * Bo
-            evacuate_rows(run, index, pattern, offset, sums_psum[0:rows, 0 : slot + 1], (slot + 1) * columns)
-    if is_last:
+    width = tile.step_out * Bo
+    for first, count in row_spans(blocks, tile):
+        sums_psum, held.started = accumulator(run.warm, (rows, A, count * Bo))
+        multiply_chunks(run, index, group, bands_sbuf, sums_psum, first)
+        pattern = [[tile.gn * A * width, rows], [width, A], [1, count * Bo]]
+        evacuate_rows(run, index, pattern, group * A * width + first * Bo, sums_psum, A * count * Bo)
+    if group == tile.gn - 1:
         move_results(run, tile, held.rows_out, run.tensors.y, True)
 
 
