@@ -53,8 +53,9 @@ def moves_pairs(geometry: Geometry) -> bool:
     plain = geometry.groups == 1 and geometry.packed == 0 and not geometry.flipped and geometry.frames is None
     images = planes.taps == 1 and sees_own(planes) and rows.lhs_dilation == columns.lhs_dilation == 1
     pays = geometry.C >= PAIRS_LEAST and (geometry.C > P_MAX or num_taps(geometry) <= PAIRS_TAPS * geometry.C)
-    bytes_pair = geometry.hbm_itemsize == 1 and geometry.C % 2 == 0 and geometry.x_strides[3] > 1
-    return bytes_pair and are_side_by_side(geometry) and plain and images and pays
+    pixels = geometry.x_strides[3] > 1 or rows.size == columns.size == 1
+    in_twos = geometry.hbm_itemsize == 1 and geometry.C % 2 == 0 and pixels
+    return in_twos and are_side_by_side(geometry) and plain and images and pays
 
 
 def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:

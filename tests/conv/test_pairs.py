@@ -163,6 +163,7 @@ NEIGHBOURS = {
     "stride, dilation": ConvProblem(
         N=2, C=256, H=12, W=16, K=20, R=3, S=2, stride=(2, 1), rhs_dilation=(1, 2), padding=((2, 1), (1, 0))),
     "wide": ConvProblem(N=1, C=130, H=5, W=600, K=7, R=3, S=3, padding=SAME),
+    "images of one pixel": ConvProblem(N=40, C=66, H=1, W=1, K=9, R=1, S=1),
 }  # fmt: skip
 #: Settings other than the plan's own.
 FP8_SETTINGS = [
@@ -211,8 +212,8 @@ def test_channels_that_are_neighbours_in_hbm(name, strict_nonfinite):
     assert {one.pairing for k_tiles in plan.k_tiles for one in k_tiles} == {"neighbours"}
     geometry = replace(geometry_of(problem), y_strides=dense(problem.K, 1, 1))
     assert "product=fp8_pairs" in plan_of("implicit_gemm", geometry, options_of(), (("loop", 1),))[1]
-    for out_perm in ((0, 2, 3, 1), (0, 1, 2, 3)):
-        check_exact(problem, out_perm=out_perm, config=pairs()[:1], **given)
+    for in_perm, out_perm in itertools.product([None, (0, 1, 2, 3)][: 1 + (problem.W == 1)], (None, (0, 1, 2, 3))):
+        check_exact(problem, in_perm=in_perm, out_perm=out_perm, config=pairs()[:1], **given)
 
 
 def test_pieces_of_a_sorted_copy_have_all_channels_of_a_pixel():
