@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from .depthwise import TINY_BYTES
 from .split import HeadGroup, SplitGeometry, TokenRow, alternated, head_groups, shared_rows
 from .tiles import P_MAX, Part, div_ceil, share, some_of
 
@@ -19,9 +20,9 @@ from .tiles import P_MAX, Part, div_ceil, share, some_of
 PANEL_BYTES = 176_128
 #: Blocks whose x is in SBUF at once, in memory order and in columns; rows whose states are transposed together.
 HELD_BLOCKS, STATE_ROWS = 5, P_MAX
-#: Steps of rows of one length that take as long as a block; as the longer wait for the first block; and rows whose
-#: states take as long as a step (modelled).
-BLOCK_STEPS, BEGIN_STEPS, STATE_STEP_ROWS = 1.15, 1.7, 32
+#: Steps of rows of one length that take as long as a block; as the longer wait for the first block; as an image's short
+#: runs of HBM more than runs of neighbouring channels; and rows whose states take as long as a step (modelled).
+BLOCK_STEPS, BEGIN_STEPS, IMAGE_STEPS, STATE_STEP_ROWS = 1.15, 1.7, 0.28, 32
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class Visit:
         return self.block[-1].place + self.block[-1].count
 
 
+def by_image(geometry: SplitGeometry) -> bool:
+    """Whether tokens of several images are no neighbours in HBM: then channels of an image are."""
+    return geometry.N > 1 and geometry.x_t == 1
+
+
 @functools.lru_cache(maxsize=64)
 def blocks_of(geometry: SplitGeometry) -> tuple[Block, ...]:
     """The blocks of all rows."""
@@ -67,7 +73,8 @@ def blocks_of(geometry: SplitGeometry) -> tuple[Block, ...]:
         first = 0
         while first < row.count:
             place = found[-1][-1].place + found[-1][-1].count + halo if found[-1] else 0
-            if place >= P_MAX:
+            # images that are no neighbours in HBM are whole
+            if place + (row.count if by_image(geometry) else 1) > P_MAX:
                 found.append([])
                 continue
             count = min(row.count - first, P_MAX - place)
@@ -84,17 +91,24 @@ def tokens_of(geometry: SplitGeometry, block: Block) -> Part:
 
 
 def shares_blocks(geometry: SplitGeometry, has_states: bool) -> bool:
-    """Whether rows share blocks for less time: if their tokens are neighbours in HBM, as of a packed row, and blocks
-    are fewer than steps of rows of one length, with which states of few rows are transposed or are small elements of
-    HBM. Of 8,192 channels 64 rows of 1 to 40 tokens take 115 us so in place of 465, 4 of 500 to 1,000 would take 220 in
-    place of 195 (modelled)."""
-    if geometry.S == 1 or len(geometry.rows) == 1 or (geometry.N > 1 and geometry.x_t == 1):
+    """Whether rows share blocks for less time than steps of rows of one length take, with which states of few rows are
+    transposed or small elements of HBM, and so is x of short images, channels first. Of 8,192 channels 64 rows of 1 to
+    40 tokens take 115 us so in place of 465, 4 of 500 to 1,000 would take 220 in place of 195 (modelled)."""
+    if geometry.S == 1 or len(geometry.rows) == 1 or (by_image(geometry) and not _has_equal_groups(geometry)):
         return False
     shared = shared_rows(geometry)
-    steps = sum(div_ceil(row.count, P_MAX) for row, _ in shared)
+    steps: float = sum(div_ceil(row.count, P_MAX) for row, _ in shared)
+    if by_image(geometry) and geometry.T * geometry.itemsize > TINY_BYTES:  # else tokens are transposed
+        steps += IMAGE_STEPS * geometry.N
     if has_states:
         steps += sum(rows > 1 for _, rows in shared) + len(geometry.rows) // STATE_STEP_ROWS
     return BLOCK_STEPS * len(blocks_of(geometry)) + BEGIN_STEPS < steps
+
+
+def _has_equal_groups(geometry: SplitGeometry) -> bool:
+    """Whether blocks have whole images, and all groups have equally many neighbouring channels on each partition."""
+    runs = {(group.tiles, len(group.runs), group.runs[0].rows) for group in head_groups(geometry)}
+    return geometry.T <= P_MAX and len(runs) == 1 and runs.pop()[1] == 1
 
 
 def panels(geometry: SplitGeometry, cores: int, core: int) -> Iterator[list[Visit]]:

@@ -13,7 +13,7 @@ from functools import partial
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import gate_of
-from ....schedules.packed_rows import chunk_of, panels, tokens_of
+from ....schedules.packed_rows import by_image, chunk_of, panels, tokens_of
 from ....schedules.tiles import cut_at, share, size_of, slot_for, some_of, transposes_of_bank, whole_words
 from ..._dma import load, store
 from ..._engines import copy_balanced, copy_in_sbuf, itemsize_of, pick_memset
@@ -40,9 +40,10 @@ def convolve_packed(operands, geometry, epilogue, eps, final_hbm):
 class Panel:
     """A panel of channels, [partitions, channel tiles, ...] in SBUF.
 
-    tiles: the first channel tile of each group. By block: x, chunks in memory order; columns. By the first of rows
-    whose states are transposed together: states before and after, [.., rows, S - 1], `known` if their loads have
-    started for a group. factors: y's, by (block, group). pending: functions of the ledger that finish loads.
+    tiles: the first channel tile of each group; each: tiles of the last group. By block: x, chunks in memory order;
+    columns. By the first of rows whose states are transposed together: states before and after, [.., rows, S - 1],
+    `known` if their loads have started for a group. factors: y's, by (block, group). pending: functions of the ledger
+    that finish loads.
     """
 
     def __init__(self, operands, geometry, visits, out, final_hbm):
@@ -51,6 +52,7 @@ class Panel:
         for group in dict.fromkeys(group for visit in visits for group in visit.groups):
             self.tiles[group] = self.count
             self.count += group.tiles
+            self.each = group.tiles
         self.x, self.columns, self.before, self.after, self.y = {}, {}, {}, {}, {}
         self.factors, self.filters, self.pending = {}, {}, {}
 
@@ -116,11 +118,22 @@ class Panel:
             arrived = [self.of(tile, group)[0 : run.rows, tiles] for tile in sources.values()]
             for chunk, into in zip(sources, arrived):
                 offset = place_of(geometry, chunk, row, first - row.image * geometry.T, run.c0)
-                load_columns(into.expand_dim(2), operands.x, geometry, run, row, offset)
+                if by_image(geometry):
+                    self.load_images(into, run, offset)
+                else:
+                    load_columns(into.expand_dim(2), operands.x, geometry, run, row, offset)
             pending += gates_of(arrived, gate == "G")
         self.load_states(visit, group, pending)
         if "C" in geometry.chunks:
             self.factors[visit.block, group] = self.load_factor(visit, group)
+
+    def load_images(self, into, run, offset):
+        """Load whole images of a run of channel tiles, neighbouring channels of an image as one run of HBM, into
+        [partitions, image, tile, token], the elements of `into`."""
+        geometry, (rows, tiles, count) = self.geometry, into.shape
+        images = into.reshape((rows, count // geometry.T, tiles, geometry.T))
+        steps = run.row_step * geometry.x_c, geometry.x_n, run.tile_step * geometry.x_c, 1
+        load(images, self.operands.x, list(zip(steps, images.shape)), offset)
 
     def load_states(self, visit, group, pending):
         """Start the loads of states that a block is the first of a group to read."""
@@ -183,8 +196,14 @@ class Panel:
             start, _ = chunk_of(self.geometry, piece.row.number)
             state = self.before[start][part][:, :, piece.row.number - start, piece.first : self.halo]
             copy_in_sbuf(columns[:, :, 0:head], state, ledger)
-        x = self.x[block]["x"][part][:, :, first : first + held + piece.count]
-        copy_in_sbuf(columns[:, :, head:], x, ledger)
+        x, columns = self.x[block]["x"][part], columns[:, :, head:]
+        if by_image(self.geometry):
+            rows, tiles, count = x.shape
+            groups, T = tiles // self.each, self.geometry.T
+            x = x.reshape((rows, groups, count // T, self.each, T))[:, :, first // T]
+            copy_in_sbuf(columns.reshape_dim(1, (groups, self.each)), x, ledger)
+        else:
+            copy_in_sbuf(columns, x[:, :, first : first + held + piece.count], ledger)
 
     def keep_end(self, block, piece, part, ledger):
         """Keep the state after a row."""
