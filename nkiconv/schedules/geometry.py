@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .tiles import P_MAX, div_ceil
+from .tiles import div_ceil
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,9 @@ def moves_pairs(geometry: Geometry) -> bool:
     rows, columns, planes = geometry.rows, geometry.columns, geometry.planes
     plain = geometry.groups == 1 and geometry.packed == 0 and not geometry.flipped and geometry.frames is None
     images = planes.taps == 1 and sees_own(planes) and rows.lhs_dilation == columns.lhs_dilation == 1
-    pays = geometry.C >= PAIRS_LEAST and (geometry.C > P_MAX or num_taps(geometry) <= PAIRS_TAPS * geometry.C)
     pixels = geometry.x_strides[3] > 1 or rows.size == columns.size == 1
-    in_twos = geometry.hbm_itemsize == 1 and geometry.C % 2 == 0 and pixels
-    return in_twos and are_side_by_side(geometry) and plain and images and pays
+    in_twos = geometry.hbm_itemsize == 1 and geometry.C % 2 == 0 and geometry.C >= PAIRS_LEAST and pixels
+    return in_twos and are_side_by_side(geometry) and plain and images
 
 
 def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
@@ -113,9 +112,8 @@ def outputs_met(
 #: engine_bytes_per_ns), and HBM moves half of them.
 APART_BYTES = 256
 
-#: The fewest channels of fp8 that DMA transposes in pairs; taps for each of the first 128 channels up to which that is
-#: faster than a sorted copy, whose matmuls take two taps. Chosen by modelled times of 32 to 1024 channels.
-PAIRS_LEAST, PAIRS_TAPS = 32, 1 / 8
+#: The fewest channels of fp8 that DMA transposes in pairs.
+PAIRS_LEAST = 32
 
 #: The valid range of a tap: outputs and elements, as `axis.outputs_met` returns them.
 Met = tuple[int, int, int, int, int]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .cuts import cut_planes, most_of
-from .geometry import Geometry, are_side_by_side, is_transposed, moves_pairs, parts_of_x, writes_rows
+from .geometry import Geometry, are_side_by_side, is_transposed, moves_pairs, num_taps, parts_of_x, writes_rows
 from .options import Options
 from .prices import transposed_ns
 from .tiles import P_MAX, PARTS, cut, div_ceil
@@ -58,7 +58,7 @@ class Transposed:
 def copies_x(algorithm: str, geometry: Geometry) -> bool:
     """Whether an algorithm gets a copy of x."""
     own = algorithm in READS_OWN and geometry.hbm_itemsize > 1
-    own = own or (algorithm == "implicit_gemm" and moves_pairs(geometry))
+    own = own or (algorithm == "implicit_gemm" and takes_pairs(geometry))
     if algorithm == "weight_stationary":  # planes that are channels are loaded row by row; a cast has no buffer
         own = own and geometry.planes.taps == 1 and geometry.itemsize == geometry.hbm_itemsize
     own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))
@@ -74,6 +74,18 @@ def sorts_x(geometry: Geometry) -> bool:
         return False
     target, copies = Target.of(Rates()), x_to_rows(geometry)
     return all(one.is_sorted for one in copies) and _sorted_ns(target, geometry) < _transposed_ns(target, geometry)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def takes_pairs(geometry: Geometry) -> bool:
+    """Whether implicit_gemm loads fp8 in pairs of channels, as `moves_pairs` has it: matmuls of up to 128 channels of a
+    copy take two taps each."""
+    if not moves_pairs(geometry):
+        return False
+    target, outputs = Target.of(Rates()), geometry.planes.out * geometry.rows.out * geometry.columns.out / PARTS
+    more = num_taps(geometry) // 2 if geometry.C <= P_MAX else 0
+    more_ns = more * outputs * div_ceil(geometry.K, P_MAX) * target.tensor_column_ns
+    return more_ns <= target.round_trip_ns + copies_ns(target, x_to_rows(geometry))
 
 
 @functools.lru_cache(maxsize=KEPT)
