@@ -177,9 +177,9 @@ class Core:
             for x in tiles:
                 self.rows.add(x, *part)
 
-    def run_items(self, first, stop, end):
-        """Compute items first .. stop - 1; x of the first is loaded, x of the next item is loaded during each, before
-        `end`."""
+    def work(self, first, stop, end):
+        """(M tiles, item) of items first .. stop - 1, to be computed in turn; x of the first is loaded, x of the next
+        item is loaded before each, before `end`."""
         for index in range(first, stop):
             item, coming = self.schedule.items[index], self.schedule.items[min(index + 1, end - 1)]
             if self.group.index != item.batch:
@@ -191,7 +191,7 @@ class Core:
                 if index + 1 < end and m_tiles is group.at_once[-1 if coming.batch != item.batch else 0]:
                     after = self.load_next(item, coming)
                 self.set_rate(m_tiles, item.out_tile)
-                self.work_out_tile(m_tiles, item)
+                yield m_tiles, item
             self.now = after
 
     def set_rate(self, m_tiles, out_tile):
@@ -384,11 +384,12 @@ def run_implicit_gemm(operands, geometry, options, schedule):
     end, core = index + count, Core(operands, geometry, options, schedule, warm_zeros())
     core.start(schedule.items[index])
     core.statistics = new_output_statistics(operands, schedule, core.ledger, index, count)
-    for repeat in schedule.repeats(index, count):
-        core.run_items(index, repeat.first, end)
-        core.run_repeat(repeat)
-        index = repeat.first + repeat.count * repeat.out_tiles
-    core.run_items(index, end, end)
+    for repeat in (*schedule.repeats(index, count), None):
+        for m_tiles, item in core.work(index, end if repeat is None else repeat.first, end):
+            core.work_out_tile(m_tiles, item)
+        if repeat is not None:
+            core.run_repeat(repeat)
+            index = repeat.first + repeat.count * repeat.out_tiles
     if core.statistics is not None:
         core.statistics.store_moved()
     core.late.finish()
