@@ -180,11 +180,14 @@ class Bound(Prices):
             run *= rows
         if self.by_pixels:
             run = float(tile[0].kn * sum(one.lane == 0 for one in tile))
-        elements, item = tile[0].kn * row_tiles * z.qn * rows * q.qn, self.options.epilogue.y_itemsize
+        each, item = z.qn * rows * q.qn, self.options.epilogue.y_itemsize
+        elements = tile[0].kn * row_tiles * each
         y_ns = self.moved_ns(elements, max(1.0, run), parts, item)
-        if not self.options.residual or not schedule.gathers or self.by_pixels:
+        if not self.options.residual or not schedule.gathers:
             return y_ns * (1 + self.options.residual)
-        # the rows of a gathered residual are on partitions of their own
+        # the rows of a gathered residual are on partitions of their own; DMA transposes that of pixels
+        if self.by_pixels:
+            return y_ns + row_tiles * self.transposed_ns(tile[0].kn, each, max(1, q.qn))
         return y_ns + self.moved_ns(elements, max(1.0, float(q.qn)), P_MAX // schedule.slot * tile[0].kn, item)
 
     def filters_of(self, tile: tuple[RowTile, ...]) -> Busy:
