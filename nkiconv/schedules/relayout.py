@@ -105,8 +105,8 @@ def _sorted_ns(target: Target, geometry: Geometry) -> float:
 
 def _transposed_ns(target: Target, geometry: Geometry) -> float:
     """ns of a core's DMA transposes of x."""
-    columns = geometry.columns.size
-    pixels = geometry.planes.size * geometry.rows.size * columns / PARTS
+    rows, columns = stored_size(geometry)
+    pixels = geometry.planes.size * rows * columns / PARTS
     return transposed_ns(target, geometry.C, pixels, columns, geometry.hbm_itemsize)
 
 
@@ -120,7 +120,7 @@ def plain_of(algorithm: str, geometry: Geometry) -> Geometry:
     """The Geometry of an algorithm, with the strides of the copies."""
     found, rows, columns = geometry, geometry.rows, geometry.columns
     if copies_x(algorithm, geometry):
-        x_strides = dense(geometry.C, rows.size, columns.size)
+        x_strides = dense(geometry.C, *stored_size(geometry))
         found = replace(found, x_strides=x_strides, frames=None, rows_stored=0)
     if copies_y(algorithm, geometry):
         found = replace(found, y_strides=dense(geometry.K, rows.out, columns.out))
@@ -132,9 +132,14 @@ def dense(channels: int, height: int, width: int) -> tuple[int, ...]:
     return (height * width, channels * height * width, width, 1)
 
 
+def stored_size(geometry: Geometry) -> tuple[int, int]:
+    """Rows and columns of x in HBM, before upsampling."""
+    return geometry.rows.size // geometry.upsample, geometry.columns.size // geometry.upsample
+
+
 def x_to_rows(geometry: Geometry) -> list[Transposed]:
     """The parts of the copy of x: its halo frames, then x."""
-    C, H, W, planes = geometry.C, geometry.rows.size, geometry.columns.size, geometry.planes
+    C, (H, W), planes = geometry.C, stored_size(geometry), geometry.planes
     found = []
     for part in parts_of_x(geometry, planes):
         shape = (C, planes.images * part.count, H, W)

@@ -15,6 +15,7 @@ from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.request import Asked
 from nkiconv.reference import conv_ref, prologue_ref
 from nkiconv.schedules.conv_algorithms import ALGORITHMS, plan_of
+from nkiconv.schedules.relayout import copies_x
 
 pytestmark = pytest.mark.simulator_only
 
@@ -202,6 +203,12 @@ def test_upsampled_images_are_exact(name, precision):
     more = {"config": config_of("implicit_gemm", x_bytes=512)} if "few rows" in name else {}
     on_x = {"x_scale": "image", "x_shift": "image", "x_upsample": 2, "x_activation": "relu"}
     check_exact(problem, out_dtype="fp32", precision=precision, **on_x, **more)
+
+
+def test_upsampled_copies_of_few_channels_are_exact():
+    problem = image(N=1, C=2, K=3, H=320, W=320, stride=(8, 8), layout="NHWC")
+    assert copies_x("implicit_gemm", geometry_of(problem, Asked(x_upsample=2)))
+    check_exact(problem, out_dtype="fp32", x_upsample=2)
 
 
 def test_nan_and_inf_are_those_of_fp32():
