@@ -70,6 +70,8 @@ class Bound(Prices):
         begin_ns = max(begin_ns, self.there_ns + self.first.once.dma / (parts * len(self.schedule.k_tiles)))
         busy = Busy(**vars(self.busy))
         busy.add(Busy(-filters.tensor, -filters.tensor))
+        if self.waits:  # matmuls on zeros do not last until then, and these begin at half rate
+            busy.streamed *= target.half_rate
         together = self.stack.V if self.stack else 1  # banks that are stored together
         end_ns = target.last_store_ns + (last.each.read + last.each.dma) * together / last.banks
         exposed = EXPOSED if self.shift is None else SHIFTED
@@ -127,7 +129,7 @@ class Bound(Prices):
             loads = sum(len(found) for pieces in every for *_, found in pieces)
         once = Busy(dma=self.x_ns(tile, lanes), issued=loads * target.static_issue_ns)
         if self.options.prologue.asked:  # of each load
-            parts = len(schedule.x_runs(tile, lanes)) if schedule.gathers else count
+            parts = len(schedule.x_runs(tile, lanes)) if schedule.gathers else count * row_tiles
             columns = min(lane[2].xn, self.geometry.columns.size)
             once.scalar = parts * lane[0].xn * lane[1].xn * columns * target.scalar_ns
         return Work(each, once, max(1, banks.total()))
