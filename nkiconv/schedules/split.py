@@ -31,10 +31,10 @@ TAPS_MAX = 16
 STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
 #: The fewest channels of a partition, runs of 64 bytes.
 ROW_LEAST = 32
-#: The most sequences of a decode step that Vector computes, and with states by index, by bytes of an element; tokens;
-#: bytes a partition of rows and filters. Of 8,192 channels in bf16 1 to 64 sequences take 7 to 23 us so, 26 to 34 on
-#: the Tensor Engine, which takes twice as long in fp32 (modelled; `make chains` times steps of 1 and 32).
-VECTOR_SEQUENCES, VECTOR_TOKENS, VECTOR_BYTES = {2: (64, 44), 4: (64, 64)}, 128, 98_304
+#: The most sequences of a decode step that Vector computes; tokens; bytes a partition of rows and filters. Of 8,192
+#: channels in bf16 1 to 64 sequences take 7 to 22 us so, with states by index 13 to 31; 96 would take 30 and 53, in
+#: place of 24 and 46 on the Tensor Engine (modelled; `make chains` times steps of 1 and 32).
+VECTOR_SEQUENCES, VECTOR_TOKENS, VECTOR_BYTES = 64, 128, 131_072
 #: Integers up to this are exact in fp32, in which Vector computes.
 EXACT_INTS = 2**24
 #: Bytes a partition of one load of a group's x, about: larger loads keep stores waiting.
@@ -302,48 +302,67 @@ def tokens_unsupported(geometry: SplitGeometry) -> str:
 class RowTile:
     """Rows of a decode step on Vector: `rows` neighbouring ranges of `length` channels from channel `first` of a part
     on, which is channel c0 of x, of `images` sequences from `image` on. Partition (image, row) has one range, of a
-    normalised part a head."""
+    normalised part whole heads, `heads` of them, else 0."""
 
     part: int
     first: int
     c0: int
     rows: int
     length: int
-    is_head: bool
+    heads: int
     image: int
     images: int
 
 
 @functools.lru_cache(maxsize=64)
-def row_tiles(geometry: SplitGeometry, cores: int, core: int) -> tuple[RowTile, ...]:
+def row_tiles(geometry: SplitGeometry, cores: int, core: int, by_index: bool) -> tuple[RowTile, ...]:
     """The tiles of one core, heads first: their norms take longest."""
     found, c0 = list[RowTile](), 0
     for part, (heads, dim, is_head) in enumerate(geometry.splits):
-        ranges = cut_at(heads * dim, dim if is_head else row_length(geometry.N, heads * dim))
-        for length, alike in itertools.groupby(ranges, key=lambda one: one[1]):
+        length = dim if is_head else row_length(geometry.N, heads * dim)
+        if by_index:
+            length = numbered_length(geometry, heads * dim, c0, length)
+        for size, alike in itertools.groupby(cut_at(heads * dim, length), key=lambda one: one[1]):
             some = list(alike)
             begin, own = share(len(some), cores, core)
             for row, rows in cut_at(own, P_MAX):
                 at = some[begin + row][0]
-                tile = RowTile(part, at, c0 + at, rows, length, is_head, 0, 0)
+                tile = RowTile(part, at, c0 + at, rows, size, size // dim * is_head, 0, 0)
                 images = cut_at(geometry.N, P_MAX // rows)
                 found += [dataclasses.replace(tile, image=n, images=count) for n, count in images]
         c0 += heads * dim
-    return tuple(sorted(found, key=lambda tile: not tile.is_head))
+    return tuple(sorted(found, key=lambda tile: not tile.heads))
 
 
 def row_length(N: int, channels: int) -> int:
     """Channels of a range of a part without heads: few, so that the ranges of N sequences fill the partitions."""
-    wanted = N * div_ceil(channels, PARTS) // P_MAX
-    return min(P_MAX, max(ROW_LEAST, 1 << max(0, wanted - 1).bit_length()))
+    return min(P_MAX, max(ROW_LEAST, 1 << max(0, wanted_length(N, channels) - 1).bit_length()))
+
+
+def wanted_length(N: int, channels: int) -> int:
+    """Channels of a range with which the ranges of N sequences of half of a part fill the partitions."""
+    return N * div_ceil(channels, PARTS) // P_MAX
+
+
+def numbered_length(geometry: SplitGeometry, channels: int, c0: int, length: int) -> int:
+    """Channels of a range of states by index: several ranges, or heads, of `length` in one tile, up to 512 channels, as
+    GpSimd makes the descriptors of a tile's states in 1 us; places of ranges stay multiples of their length."""
+    wanted = wanted_length(geometry.N, channels)
+    while (
+        length < wanted
+        and 2 * length <= BANK_COLUMNS
+        and not any(place % (2 * length) for place in (c0, geometry.C, channels))
+    ):
+        length *= 2
+    return length
 
 
 def is_on_vector(geometry: SplitGeometry, T: int, slots: int) -> bool:
     """Whether Vector computes a decode step of so many tokens: the Tensor Engine's diagonals of all filters take longer
     than the sums of few tokens. slots: of states by index, whose ranges then have numbers; else 0."""
-    if geometry.N > VECTOR_SEQUENCES[geometry.itemsize][slots > 0] or geometry.N * T > VECTOR_TOKENS:
+    if geometry.N > VECTOR_SEQUENCES or geometry.N * T > VECTOR_TOKENS:
         return False
-    tiles = row_tiles(geometry, 1, 0)
+    tiles = row_tiles(geometry, 1, 0, slots > 0)
     held = sum(tile.length for tile in tiles) * (T + 2 * geometry.S - 1) * geometry.itemsize
     numbered = all(geometry.C % one.length == one.c0 % one.length == 0 for one in tiles)
     least = min(tile.length for tile in tiles)

@@ -36,17 +36,17 @@ def test_steps(name, N, layout, dtype):
 
 @draws(12, 48)
 @hypothesis.given(
-    st.integers(1, 9), st.integers(1, 6), st.integers(2, 6), st.sampled_from(["NCW", "NWC"]), st.integers(-3, 40),
-    st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),
-    st.sampled_from([((2, 40, True), (1, 70, False)), ((3, 32, True), (4, 8, False))]),
+    st.integers(1, 9) | st.integers(40, 64), st.integers(1, 6), st.integers(2, 6), st.sampled_from(["NCW", "NWC"]),
+    st.integers(-3, 99), st.sampled_from([np.float32, BF16]), st.integers(0, 2**16),
+    st.sampled_from([((2, 40, True), (1, 70, False)), ((3, 32, True), (4, 8, False)), ((8, 32, True), (8, 32, False))]),
 )  # fmt: skip
 def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed, splits):
     """Each sequence has its slot; padding sees zeros and changes nothing, and no other slot changes. Of ranges of
-    channels without numbers, which the Tensor Engine sums, and with."""
+    channels without numbers, which the Tensor Engine sums, and with, one or several heads long."""
     rng = np.random.default_rng(seed)
     x, w, _, _ = data(splits, N, T, S, dtype, layout, seed=seed)
-    before = data(splits, 12, T, S, dtype, state=True, seed=seed)[3]
-    indices = rng.permutation([one for one in range(12) if one != pad_slot])[:N]
+    before = data(splits, 70, T, S, dtype, state=True, seed=seed)[3]
+    indices = rng.permutation([one for one in range(70) if one != pad_slot])[:N]
     indices[rng.random(N) < 0.3] = pad_slot
     padding = indices == pad_slot
     own = np.where(padding[:, None, None], 0, before[np.where(padding, 0, indices)])
@@ -63,8 +63,7 @@ def test_slots_by_index(N, T, S, layout, pad_slot, dtype, seed, splits):
 @pytest.mark.parametrize(("N", "T", "is_indexed", "dtype", "sums"), [
     (1, 1, False, "bf16", "tensor_reduce"), (64, 2, False, "bf16", "tensor_reduce"),
     (65, 1, False, "bf16", "nc_matmul"), (20, 7, False, "bf16", "nc_matmul"),
-    (32, 4, True, "bf16", "tensor_reduce"), (44, 1, True, "bf16", "tensor_reduce"), (45, 1, True, "bf16", "nc_matmul"),
-    (64, 1, True, "fp32", "tensor_reduce"), (65, 1, True, "fp32", "nc_matmul"),
+    (32, 4, True, "bf16", "tensor_reduce"), (64, 1, True, "bf16", "tensor_reduce"), (65, 1, True, "bf16", "nc_matmul"),
 ])  # fmt: skip
 def test_few_sequences_are_summed_by_vector(N, T, is_indexed, dtype, sums):
     """Without diagonals of filters, whose making takes longest."""

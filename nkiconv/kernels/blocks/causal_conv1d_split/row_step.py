@@ -36,9 +36,10 @@ class Rows:
 def step_rows(operands, geometry, epilogue, eps, tokens):
     """Compute operands.parts and operands.state. geometry: with sequences as its tokens; tokens: (T, x's stride along
     tokens)."""
-    out, tiles = Results(operands.parts, epilogue, eps), row_tiles(geometry, nl.num_programs(), nl.program_id(0))
+    out, by_index = Results(operands.parts, epilogue, eps), operands.indices != None
+    tiles = row_tiles(geometry, nl.num_programs(), nl.program_id(0), by_index)
     T, held, slots_sbuf = tokens[0], [], None
-    if operands.indices != None and tiles:
+    if by_index and tiles:
         slots_sbuf = nl.ndarray((1, geometry.N), dtype=operands.indices.dtype, buffer=nl.sbuf)
         load(slots_sbuf, operands.indices, [[geometry.N, 1], [1, geometry.N]], 0)
     for tile in tiles:  # all loads first: with slots by index, one may depend on a store before it
@@ -51,7 +52,7 @@ def step_rows(operands, geometry, epilogue, eps, tokens):
         pattern = [[T * step, tile.images], [tile.length, tile.rows], [step, T], [1, tile.length]]
         y_sbuf = nl.ndarray(sums_sbuf.shape, dtype=y_hbm.dtype, buffer=nl.sbuf)
         stores = [(y_sbuf, y_hbm, pattern, tile.image * T * step + tile.first)]
-        out.finish(sums_sbuf, bias, None, T * tile.is_head, y_sbuf, stores)
+        out.finish(sums_sbuf, bias, None, T * tile.heads, y_sbuf, stores)
     out.end()
 
 
