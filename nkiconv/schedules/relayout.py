@@ -54,6 +54,11 @@ class Transposed:
     #: volumes of the n planes
     volumes: int
 
+    @property
+    def in_twos(self) -> bool:
+        """Whether DMA transposes two neighbours of a as one element of two bytes, which an engine then separates."""
+        return self.item == 1 and not self.is_sorted
+
 
 def copies_x(algorithm: str, geometry: Geometry) -> bool:
     """Whether an algorithm gets a copy of x."""
@@ -177,9 +182,13 @@ def to_rows(
 
 
 def sorts(by_engine: list[Transposed], by_dma: list[Transposed], channels: int, pixels: int) -> bool:
-    """Whether an engine, and not DMA, transposes a copy: of single bytes, or of few channels if that takes less."""
-    if by_engine[0].item == 1 or channels > min(FEW, pixels):
-        return by_engine[0].item == 1
+    """Whether an engine, and not DMA, transposes a copy: of single bytes or few channels, if that takes less; of single
+    bytes that are no pairs."""
+    part = by_dma[0]
+    if part.item == 1 and any(step % 2 for step in (part.shape[0], part.source_first, *part.source[1:])):
+        return True
+    if part.item > 1 and channels > min(FEW, pixels):
+        return False
     target = Target.of(Rates())
     return copies_ns(target, by_engine) < copies_ns(target, by_dma)
 
@@ -242,7 +251,9 @@ def pieces_of(part: Transposed) -> list[tuple[int, ...]]:
         if len(a_parts) * len(b_parts) == 1:
             together = P_MAX // H
     else:
-        a_parts, b_parts = cut(A, P_MAX), cut(B, most)
+        each = 2 if part.in_twos else 1
+        a_parts, most = [(each * a, each * n) for a, n in cut(A // each, P_MAX)], most // each
+        b_parts = cut(B, most)
         heights = cut(H, max(1, most // most_of(b_parts)))
         if len(b_parts) == 1:
             together = most // (H * B)
@@ -279,7 +290,10 @@ def copy_ns(target: Target, part: Transposed) -> float:
     A, N, H, B = part.shape
     mine, all_engines = N * A * H * B / PARTS, target.dma_engines
     engines = min(all_engines, div_ceil(A, P_MAX // all_engines))
-    read_ns = transposed_ns(target, A, mine / A, B, part.item)
+    each = 2 if part.in_twos else 1
+    read_ns = transposed_ns(target, A // each, mine / A, B, each * part.item)
+    if part.in_twos:
+        read_ns = max(read_ns, each * mine / A * div_ceil(A // each, P_MAX) * target.copy_ns(part.item))
     read_ns = max(read_ns, div_ceil(len(pieces_of(part)), PARTS) * target.hwdge_again_ns)
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)

@@ -216,6 +216,21 @@ def test_channels_that_are_neighbours_in_hbm(name, strict_nonfinite):
         check_exact(problem, in_perm=in_perm, out_perm=out_perm, config=pairs()[:1], **given)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "problem"),
+    [
+        ("weight_stationary", ConvProblem(N=3, C=512, H=5, W=7, K=512, R=3, S=3, padding=SAME, groups=16)),
+        ("weight_stationary", ConvProblem(N=2, C=260, H=9, W=6, K=3, R=3, S=3, padding=SAME)),
+        ("implicit_gemm", ConvProblem(N=2, C=768, D=4, H=9, W=6, K=8, T=3, R=3, S=3, padding=(SAME[0], *SAME))),
+    ],
+)
+def test_copies_of_neighbours(algorithm, problem):
+    """An engine separates the two that DMA transposes as one element."""
+    problem = problem.replace(dtype="fp8_e4m3", layout="NHWC" if problem.D is None else "NDHWC")
+    assert all(part.in_twos for part in x_to_rows(geometry_of(problem)))
+    check_exact(problem, config=config_of(algorithm))
+
+
 def test_pieces_of_a_sorted_copy_have_all_channels_of_a_pixel():
     """Runs of some channels are short: with 64 in two pieces a convolution took 1.9 times as long."""
     (part,) = x_to_rows(geometry_of(ConvProblem(N=8, C=64, H=56, W=56, K=64, S=3, dtype="fp8_e4m3", layout="NHWC")))

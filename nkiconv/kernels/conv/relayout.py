@@ -48,6 +48,16 @@ def rows_copy(sources, parts):
     return rows_hbm
 
 
+def in_twos(hbm):
+    """A tensor of single bytes as one of two neighbouring bytes, [elements, 1] of bf16."""
+    return hbm.reshape((size_of(hbm.shape) // 2, 2)).view(nl.bfloat16)
+
+
+def halves(strides):
+    """Strides along channels, planes, rows and columns in elements of two bytes."""
+    return [1, *(step // 2 for step in strides[1:4])]
+
+
 def meet(hbm):
     """Have each of two cores wait for the other's writes."""
     if nl.num_programs() == PARTS:
@@ -69,6 +79,14 @@ def copy_transposed(target_hbm, source_hbm, part):
             lines_sbuf = nl.ndarray((nn * hn, an, bn), dtype=dtype, buffer=nl.sbuf)
             copy_balanced(lines_sbuf, raw_sbuf.permute((0, 2, 1)), ledger)
             pattern = pattern_of((to[1], to[2], to[0], to[3]), (nn, hn, an, bn))
+        elif part.in_twos:
+            twos_sbuf = nl.ndarray((an // 2, nn, hn, bn), dtype=nl.bfloat16, buffer=nl.sbuf)
+            load_transposed(twos_sbuf, in_twos(source_hbm), halves(by), source // 2, False, ledger)
+            lines_sbuf = nl.ndarray((an // 2, 2, nn * hn * bn), dtype=dtype, buffer=nl.sbuf)
+            found = twos_sbuf.view(dtype).reshape((an // 2, nn * hn * bn, 2)).permute((0, 2, 1))
+            copy_balanced(lines_sbuf, found, ledger)
+            lines_sbuf = lines_sbuf.reshape((an // 2, 2, nn, hn, bn))
+            pattern = [[2 * to[0], an // 2], [to[0], 2], *pattern_of(to, (an, nn, hn, bn))[1:]]
         else:
             lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)
             load_transposed(lines_sbuf, source_hbm, by, source, False, ledger)

@@ -13,6 +13,7 @@ from ....schedules.regions import offset_at
 from ....schedules.tiles import size_of
 from ..._dma import load_transposed
 from ..._prologue import load_x
+from ..relayout import halves, in_twos
 
 
 def load_paired(operands, geometry, x, h0, hn):
@@ -23,9 +24,8 @@ def load_paired(operands, geometry, x, h0, hn):
         # two channels as an element of two bytes
         dst = x_sbuf.view(nl.bfloat16)[:, 0, 0 : out_tile.zn, top : top + hn]
         strides, first = geometry.x_strides, (k_tile.c0, out_tile.d0, out_tile.h0 + h0, place.column)
-        halves, offset = [1, *(step // 2 for step in strides[1:])], offset_at(strides, first) // 2
-        pairs_hbm = operands.x.reshape((size_of(operands.x.shape) // 2, 2)).view(nl.bfloat16)
-        load_transposed(dst, pairs_hbm, halves, offset, x.k_tiles == 1, None)
+        alone, offset = x.k_tiles == 1, offset_at(strides, first) // 2
+        load_transposed(dst, in_twos(operands.x), halves(strides), offset, alone, None)
         return
     for slot, copy_index in itertools.product(range(k_tile.slots), range(k_tile.depth)):
         p = copy_index * k_tile.cn
