@@ -123,11 +123,13 @@ def total_ns(
     end_ns: float,
     exposed: float = EXPOSED,
     made_ns: float = 0.0,
+    is_late: bool = False,
 ) -> float:
     """ns from the first DMA to the last: of first loads until the first sums, moved_ns of which DMA is busy; of the
-    busiest engine; of the end after the last sums. made_ns: the Tensor Engine's begin, if it is later."""
+    busiest engine; of the end after the last sums. made_ns: the Tensor Engine's begin, if it is later. is_late: whether
+    it begins at half rate, as matmuls on zeros do not last until then."""
     others = busy.others(moved_ns)
-    longest_ns = max(busy.tensor, *others)
+    longest_ns = max(busy.tensor / (target.half_rate if is_late else 1.0), *others)
     share = busy.streamed / longest_ns if longest_ns > 0 else 1.0  # 0 ns: all outputs read padding alone
     array_ns = array_end_ns(target, max(begin_ns, made_ns), busy.tensor, share) - begin_ns
     return begin_ns + overlapped_ns(array_ns, *others, exposed=exposed) + end_ns

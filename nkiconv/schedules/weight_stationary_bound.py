@@ -70,13 +70,12 @@ class Bound(Prices):
         begin_ns = max(begin_ns, self.there_ns + self.first.once.dma / (parts * len(self.schedule.k_tiles)))
         busy = Busy(**vars(self.busy))
         busy.add(Busy(-filters.tensor, -filters.tensor))
-        if self.waits:  # matmuls on zeros do not last until then, and these begin at half rate
-            busy.streamed *= target.half_rate
         together = self.stack.V if self.stack else 1  # banks that are stored together
         end_ns = target.last_store_ns + (last.each.read + last.each.dma) * together / last.banks
         exposed = EXPOSED if self.shift is None else SHIFTED
         least_ns = self.there_ns + self.further_ns + end_ns
-        return max(least_ns, total_ns(target, begin_ns, begin_ns - target.first_packet_ns, busy, end_ns, exposed))
+        hidden_ns, is_late = begin_ns - target.first_packet_ns, self.waits > 0
+        return max(least_ns, total_ns(target, begin_ns, hidden_ns, busy, end_ns, exposed, is_late=is_late))
 
     @property
     def warm_up(self) -> int:
