@@ -131,7 +131,7 @@ def load_step(work, feed, index):
     if index < len(feed.buffers) or step.parts != feed.tiles[index - len(feed.buffers)].parts:
         clear_missing(plan, step.parts, pieces, into)
     there = plan.h[0] + (plan.shared if step.follows else 0)
-    load_tile(work, pieces, step.tile, into, planes, pieces[0].rows, there, stacks=index > 0)
+    load_tile(work, pieces, step.tile, into, planes, pieces[0].rows, there)
 
 
 def clear_missing(plan, parts, pieces, into):

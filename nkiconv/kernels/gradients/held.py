@@ -133,4 +133,4 @@ def load_windows(work, tile, x_sbuf, t):
         # units are evenly spaced along two axes of a DMA
         each = planes if 1 in places else 1
         for z, part in zip(range(0, planes, each), range(0, size_of(region.counts), each * size_of(places))):
-            load_x(work, [piece], [replace(region, part=part, z=region.z + z, counts=(each, *places))], into, t, one.h)
+            load_x(work, piece, [replace(region, part=part, z=region.z + z, counts=(each, *places))], into, t, one.h)

@@ -4,7 +4,7 @@ Tiles are [units, rows, columns, channels]; in memory channels precede rows and 
 """
 
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 
 from ..._nki import nisa, nl
 from ...schedules.cuts import window_of
@@ -13,9 +13,6 @@ from ...schedules.tiles import div_ceil, size_of
 from .._dma import copy
 from .._engines import new_ledger, pick_memset
 from ..conv.regions import around, offset_at
-
-#: Dims of a view, at most (NKI004).
-DIMS = 5
 
 
 @dataclass
@@ -102,43 +99,39 @@ def clear_sides(tile, last, rows, columns, holds=False):
             nisa.memset(dst=first, value=0.0, engine=engine)
 
 
-def load_tile(work, pieces, tile, blocks, planes, rows, there=0, stacks=False):
+def load_tile(work, pieces, tile, blocks, planes, rows, there=0):
     """Load x at planes of taps, or gy for plane -1, of a tile's units: `rows` rows of gy at a time and the rows of
-    windows that they need, from row `there` on. stacks: whether row tiles share DMAs."""
+    windows that they need, from row `there` on."""
     bottom, axis = sum(pieces[0].h), work.geometry.rows
-    # row tiles whose partitions follow each other share DMAs
-    follows = len(tile) == 1 and all(two.part - one.part == size_of(tile[0].counts) for one, two in pairwise(pieces))
-    together = [pieces] if follows and stacks else [[piece] for piece in pieces]
     for row in range(0, pieces[0].rows, rows):
         needed = row * axis.stride + window_of(axis, rows, pieces[0].r[1])
         needed = bottom if row + rows == pieces[0].rows else min(bottom, max(there, needed))
-        for some in together:
-            for t in planes:
-                if t < 0:
-                    load_y(work, some, tile, blocks.y, (row, row + rows))
-                else:
-                    load_x(work, some, tile, blocks.x[t], t, (there, needed))
+        for piece, t in product(pieces, planes):
+            if t < 0:
+                load_y(work, piece, tile, blocks.y, (row, row + rows))
+            else:
+                load_x(work, piece, tile, blocks.x[t], t, (there, needed))
         there = needed
 
 
-def load_y(work, pieces, tile, y_sbuf, rows):
+def load_y(work, piece, tile, y_sbuf, rows):
     """Load rows (first, end) of gy of a tile's units."""
     strides, loads = work.geometry.y_strides, []
-    for piece, region in product(pieces, tile):
+    for region in tile:
         end = min(rows[1], region.rows.extent)
         if rows[0] < end:
             first = piece.k[0], region.z, region.p + rows[0], region.q
             own = slice(rows[0], end), slice(0, region.columns.extent), slice(0, piece.k[1])
             loads.append(load_of(strides, piece, region, first, own))
-    load_units(work.operands.w, strides, y_sbuf, loads, len(pieces) > 1)
+    load_units(work.operands.w, strides, y_sbuf, loads)
 
 
-def load_x(work, pieces, tile, x_sbuf, t, window):
+def load_x(work, piece, tile, x_sbuf, t, window):
     """Load rows (first, end) of the windows of x of a tile's units at a plane of taps."""
     planes, rows, columns = work.geometry.planes, work.geometry.rows, work.geometry.columns
     spread, steps = ([getattr(axis, name) for axis in (planes, rows, columns)] for name in ("lhs_dilation", "stride"))
     strides, loads = work.geometry.x_strides, []
-    for piece, region in product(pieces, tile):
+    for region in tile:
         plane = valid_range(planes, t, region.z, 1)
         low = region.rows.low + div_ceil(max(0, window[0] - region.rows.low), spread[1]) * spread[1]
         high, left, right = min(window[1], region.rows.high), region.columns.low, region.columns.high
@@ -149,7 +142,7 @@ def load_x(work, pieces, tile, x_sbuf, t, window):
             into_columns = slice(left - piece.w[0], right - piece.w[0], spread[2])
             own, first = (into_rows, into_columns, slice(0, piece.c[1])), (piece.c[0], plane[3], h, w)
             loads.append(load_of(strides, piece, region, first, own, steps, spread))
-    load_units(work.operands.x, strides, x_sbuf, loads, len(pieces) > 1)
+    load_units(work.operands.x, strides, x_sbuf, loads)
 
 
 def load_of(strides, piece, region, first, own, steps=(1, 1, 1), spread=(1, 1, 1)):
@@ -165,12 +158,11 @@ def load_of(strides, piece, region, first, own, steps=(1, 1, 1), spread=(1, 1, 1
     return piece.part + region.part, units, offset_at(strides, first), own
 
 
-def load_units(hbm, strides, tile_sbuf, loads, stacks):
-    """Load parts of units, each a `load_of`, into a tile; neighbours evenly apart in HBM by one DMA. stacks: whether
-    they are on row tiles."""
+def load_units(hbm, strides, tile_sbuf, loads):
+    """Load parts of units, each a `load_of`, into a tile; neighbours evenly apart in HBM by one DMA."""
     last, joined = is_channels_last(strides), []
     for load in loads:
-        both = joined_loads(joined[-1], load, stacks) if joined else None
+        both = joined_loads(joined[-1], load) if joined else None
         joined[-1:] = joined[-1:] + [load] if both == None else [both]
     for part, units, offset, own in joined:
         into = tile_sbuf[(slice(part, part + units_in(units)), *own)]
@@ -180,20 +172,13 @@ def load_units(hbm, strides, tile_sbuf, loads, stacks):
         copy(as_stored(into, last), hbm.ap(pattern=pattern, offset=offset))
 
 
-def joined_loads(one, two, stacks):
-    """The two loads as one, if `two` has the next units of `one` in a row of units, or with `stacks` as many on the
-    next row tile; else None."""
+def joined_loads(one, two):
+    """The two loads as one, if `two` has the next units of `one` in a row of units; else None."""
     (part, units, offset, own), (next_part, others, next_offset, next_own) = one, two
     far, count, more = next_offset - offset, units_in(units), units_in(others)
-    if next_part != part + count or own != next_own or far <= 0:
+    if next_part != part + count or own != next_own or far <= 0 or max(len(units), len(others)) > 1:
         return None
-    if stacks:
-        lead, rest = (units[0], units[1:]) if len(units) > len(others) else ([far, 1], units)
-        free = sum(len(range(*one.indices(one.stop))) > 1 for one in own)
-        if rest == others and far == lead[0] * lead[1] and 1 + len(rest) + free <= DIMS:
-            return part, [[lead[0], lead[1] + 1], *rest], offset, own
-        return None
-    if max(len(units), len(others)) <= 1 and all(far == step * count for step, _ in (*units, *others)):
+    if all(far == step * count for step, _ in (*units, *others)):
         return part, [[far // count, count + more]], offset, own
     return None
 
