@@ -70,17 +70,15 @@ def load_transposed(dst, hbm, strides, offset, alone, ledger):
         copy_balanced(dst, into, ledger)
 
 
-def load_from_rows(dst, hbm, pattern, offset, indices):
-    """Load rows of HBM into a view of SBUF by indices [partitions, 1] in SBUF. The access pattern is of row 0; a
-    partition whose row does not exist keeps its values."""
-    src = hbm.ap(pattern=pattern, offset=offset, vector_offset=indices, indirect_dim=0)
-    nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip)
+def load_from_rows(dst, rows, indices):
+    """Load rows of a view of HBM, [rows, elements], into a view of SBUF by indices [partitions, 1] in SBUF; a partition
+    whose row does not exist keeps its values."""
+    nisa.dma_copy(dst=dst, src=rows.vector_select(0, indices), oob_mode=nisa.oob_mode.skip)
 
 
-def store_to_rows(src, hbm, pattern, offset, indices):
+def store_to_rows(src, rows, indices):
     """Store a view of SBUF to rows of HBM by indices, as `load_from_rows`; rows that do not exist are skipped."""
-    dst = hbm.ap(pattern=pattern, offset=offset, vector_offset=indices, indirect_dim=0)
-    nisa.dma_copy(dst=dst, src=src, oob_mode=nisa.oob_mode.skip)
+    nisa.dma_copy(dst=rows.vector_select(0, indices), src=src, oob_mode=nisa.oob_mode.skip)
 
 
 class Feed:

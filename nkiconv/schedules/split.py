@@ -33,7 +33,7 @@ STEP_TAPS_MAX, STEP_POSITIONS_MAX = 8, 16
 ROW_LEAST = 32
 #: The most sequences of a decode step that Vector computes; tokens; bytes a partition of rows and filters. Of 8,192
 #: channels in bf16 1 to 64 sequences take 7 to 22 us so, with states by index 13 to 31; 96 would take 30 and 53, in
-#: place of 24 and 46 on the Tensor Engine (modelled; `make chains` times steps of 1 and 32).
+#: place of 25 and 31 on the Tensor Engine (modelled; `make chains` times steps of 1 and 32).
 VECTOR_SEQUENCES, VECTOR_TOKENS, VECTOR_BYTES = 64, 128, 131_072
 #: Integers up to this are exact in fp32, in which Vector computes.
 EXACT_INTS = 2**24

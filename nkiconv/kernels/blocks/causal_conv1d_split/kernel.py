@@ -30,7 +30,7 @@ A decode step has one or a few tokens of each of many sequences, after their sta
 
 Its rows are loaded with sequences on the partitions, so that HBM sees long runs. A transposed position is a stationary
 operand, and the sums have sequences on the partitions again. GpSimd loads and stores states if slots are by index
-(descriptors are made as it runs).
+(descriptors are made as it runs): of a group's channels alone, so that no group waits for another.
 
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches all channels of its tile, at most 128, at the tokens
 whose windows hold it; one in a filter too, at all tokens.
@@ -60,7 +60,7 @@ SPANS_AHEAD = 3
 #: Matmuls on zeros, of WARM_BLOCKS * 128 columns, during the first loads.
 WARM_UPS = 8
 #: In a decode step, the most groups loaded ahead, with the current one, and bytes a partition of all groups in SBUF.
-GROUPS_AHEAD, HELD_BYTES = 3, 106496
+GROUPS_AHEAD, HELD_BYTES = 4, 106496
 
 
 def convolve_heads(operands, geometry, epilogue, eps):
@@ -188,8 +188,15 @@ def load_state(operands, geometry, group, first, images, slots=None, lead=0):
         load(into, operands.state, pattern, (first * geometry.C + group.c0) * size)
     else:
         nisa.memset(dst=into, value=0.0)
-        load_from_rows(into, operands.state, pattern, group.c0 * size, slots)
+        load_from_rows(into, states_of_slots(operands, geometry, group), slots)
     return state_sbuf
+
+
+def states_of_slots(operands, geometry, group):
+    """States of a group's channels in HBM, [slots, elements]."""
+    size = geometry.S - 1
+    every = operands.state.reshape((operands.state.shape[0], geometry.C * size))
+    return every[:, group.c0 * size : (group.c0 + group.count) * size]
 
 
 def load_filters(operands, geometry, group, first, out):
@@ -371,27 +378,20 @@ def step_heads(operands, geometry, epilogue, eps, tokens):
     tokens)."""
     steps, T = build(geometry, nl.num_programs(), nl.program_id(0)), tokens[0]
     out = Results(operands.parts, epilogue, eps, warmed())
-    slots, held, count, ahead = {}, [], len(steps), groups_held(geometry, T)
-    # with slots by index, a load may depend on a store before it: all loads of a batch go first
-    batch = 1 if operands.indices == None else ahead
+    slots, held, count, ahead = {}, [], len(steps), min(GROUPS_AHEAD, groups_held(geometry, T))
     for index in range(count + 1):
-        loaded = index + min(ahead, GROUPS_AHEAD) if operands.indices == None else (index // batch + 1) * batch
-        for step in steps[len(held) : loaded]:
+        for step in steps[len(held) : index + ahead]:
             held.append(load_group(operands, geometry, step, tokens, slots))
             held[-1].filters = load_filters(operands, geometry, held[-1].group, len(held) == 1, out)
         if index < count:
             places = range(geometry.S - 1 + T)
             held[index].positions = [transpose_position(held[index], place, out.ledger) for place in places]
         if index > 0:
+            before, held[index - 1] = held[index - 1], None
             for t in range(T):
-                sum_token(out, held[index - 1], t, T)
-            before = held[index - 1]
-            before.state, before.positions = next_states(before.state, before.x, T, out.ledger), []
-        if index % batch == 0 or index == count:
-            for one in range(max(0, index - batch), index):
-                if held[one] is not None:
-                    store_next_states(operands, geometry, held[one])
-                    held[one] = None
+                sum_token(out, before, t, T)
+            before.state = next_states(before.state, before.x, T, out.ledger)
+            store_next_states(operands, geometry, before)
     out.end()
 
 
@@ -473,4 +473,4 @@ def store_next_states(operands, geometry, held):
     if held.slots is None:
         store(source, operands.state, pattern, (held.first * geometry.C + group.c0) * size)
     else:
-        store_to_rows(source, operands.state, pattern, group.c0 * size, held.slots)
+        store_to_rows(source, states_of_slots(operands, geometry, group), held.slots)

@@ -110,7 +110,7 @@ def load_states(operands, geometry, tile, places):
         load(state_sbuf, hbm, pattern, offset)
     else:
         nisa.memset(dst=state_sbuf, value=0.0)
-        load_from_rows(state_sbuf.reshape((shape[0], shape[1] * shape[2])), hbm, pattern, offset, places)
+        load_from_rows(state_sbuf.reshape((shape[0], shape[1] * shape[2])), hbm, places)
     return state_sbuf
 
 
@@ -139,4 +139,4 @@ def store_next(operands, geometry, tile, rows, T, ledger):
     if rows.places is None:
         store(next_sbuf, hbm, pattern, offset)
     else:
-        store_to_rows(next_sbuf.reshape((next_sbuf.shape[0], pattern[-1][1])), hbm, pattern, offset, rows.places)
+        store_to_rows(next_sbuf.reshape((next_sbuf.shape[0], pattern[-1][1])), hbm, rows.places)
