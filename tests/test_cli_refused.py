@@ -67,6 +67,7 @@ REFUSED = [
      "--out=y.wav: y is [1, 65536, 20], a WAV file holds N=1, up to 65,535 channels"),
     (f"run {NORM} --input 4x4:fp23", "fp23 is no dtype; write SHAPE:DTYPE with one of bf16"),
     (f"run {NORM} --input 4x0:fp32", "every extent must be at least 1"),
+    (f"run {NORM} --input 4xx4:fp32", "--input=4xx4:fp32: must be a shape, as 1x512x5000:bf16, or a file"),
     (f"run {NORM} --arg eps", "--arg=eps: must be NAME=VALUE"),
     (f"run {NORM} --arg eps=one", "must be a Python literal or nl.NAME"),
     (f"run {NORM} {NORM}_fused", "a kernel runs alone"),

@@ -274,6 +274,20 @@ def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
     assert {"to the file descriptor", "to sys.__stdout__", "to sys.stdout"} <= set(found.stderr.splitlines())
 
 
+@pytest.mark.parametrize(("returned", "arrays"), [
+    ("{'a': y, 'b': [y, y]}", 3), ("(y, (), None)", 1), ("y, 3", 0), ("(y for _ in range(2))", 0),
+])  # fmt: skip
+def test_what_a_kernel_returns_is_written_or_refused(returned, arrays, tmp_path):
+    (tmp_path / "odd.py").write_text(f"{ODD}    y = x\n    return {returned}\n")
+    words = f"{tmp_path / 'odd.py'}:forgets", "--input", "4x4:fp32", "--lnc", 1, "--out", tmp_path / "y.npz"
+    found = run("run", *words)
+    assert found.exit_code == (0 if arrays else 2 if "3" in returned else 1), found.stderr
+    if arrays:
+        assert len(np.load(tmp_path / "y.npz")) == arrays
+    else:
+        assert not (tmp_path / "y.npz").exists()
+
+
 def test_what_is_0_or_not_finite_is_told(tmp_path):
     """Without a reference: zeros throughout, NaN, and nothing at all."""
     (tmp_path / "odd.py").write_text(ODD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -210,6 +210,9 @@ class Binder:
             return type(result)(self._output(item) for item in result)
         if isinstance(result, dict):
             return {key: self._output(item) for key, item in result.items()}
+        if isinstance(result, Iterator | Coroutine):
+            detail = f"the kernel returned a {type(result).__name__}, whose code has not run"
+            raise broken("NKI022", "return", detail)
         return result
 
     def _one(self, tensor: NkiTensor) -> Any:

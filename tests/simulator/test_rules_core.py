@@ -230,6 +230,8 @@ GRIDS = (0, 3, True, "2", (1, 2))
        f"returned a tensor of {b.name}", False) for b in (nl.hbm, nl.private_hbm, nl.sbuf, nl.psum)),
     ("NKI023", lambda: returning(nl.shared_hbm), lambda: returning(nl.shared_hbm, 7),
      r"element \(0, 7\) and 3 more were never written", False),
+    ("NKI022", lambda: returning(nl.shared_hbm), lambda: run(lambda: (nl.num_programs() for _ in "a")),
+     "returned a generator, whose code has not run", False),
     ("NKI024", lambda: given((1, (2,))), lambda: given((1, [2])), r"pair\[1\] is a list", False),
     *(("NKI025", lambda: given(np.zeros((4, 8), "float32")), lambda d=d: given(np.zeros((4, 8), d)),
        f"pair has dtype {re.escape(str(np.dtype(d)))}; accepted are", False) for d in DTYPES),

@@ -56,16 +56,24 @@ def run_kernel(call: KernelCall, seed: int) -> KernelRun:
     began = time.perf_counter()
     with call.kernel() as kernel:
         execution = call.guarded(lambda: simulator.execute(kernel, arrays, arguments))
-    returned = execution.outputs if isinstance(execution.outputs, (tuple, list)) else (execution.outputs,)
     return KernelRun(
         call=call,
-        outputs=tuple(one for one in returned if one is not None),
+        outputs=tuple(_each(execution.outputs)),
         instructions=dict(sorted(Counter(one.engine for one in execution.instructions).items())),
         dma_bytes=sum(one.bytes for one in execution.instructions if one.engine == "dma"),
         sbuf_peak_bytes=execution.sbuf_peak_bytes,
         psum_peak_banks=execution.psum_peak_banks,
         seconds=time.perf_counter() - began,
     )
+
+
+def _each(returned: Any) -> Iterator[Any]:
+    """The arrays, and other values, in tuples, lists and dicts that a kernel returned."""
+    if isinstance(returned, (tuple, list, dict)):
+        for one in returned.values() if isinstance(returned, dict) else returned:
+            yield from _each(one)
+    elif returned is not None:
+        yield returned
 
 
 def told(array: Any) -> dict[str, Any]:
@@ -147,8 +155,11 @@ def refused_out(path: Path, force: bool) -> Iterator[NkiconvError]:
 def write(one: KernelRun, path: Path) -> str:
     """Write a kernel's results to .npy or .npz; returns a description of the file.
 
-    Raises UnsupportedError: several arrays for a .npy.
+    Raises UnsupportedError: several arrays for a .npy, or a value that is no array.
     """
+    others = [type(array).__name__ for array in one.outputs if not isinstance(array, np.ndarray)]
+    if others:
+        raise UnsupportedError(f"--out={path}: the kernel returned {', '.join(others)}, no array; return tensors")
     if path.suffix == ".npy" and len(one.outputs) != 1:
         raise UnsupportedError(f"--out={path}: {len(one.outputs)} arrays were returned, .npy holds one; use .npz")
     with whole_file(path) as part, open(part, "wb") as file:

@@ -143,13 +143,15 @@ class KernelCall:
 def spec_of(text: str) -> Any:
     """The ArraySpec of 1x512x5000:bf16, or None if the text names a file.
 
-    Raises DtypeError, GeometryError: there is no such dtype, or an extent of 0.
+    Raises DtypeError, GeometryError: there is no such dtype, an extent of 0, or neither a shape nor a file's name.
     """
     shape, colon, dtype = text.partition(":")
     if _LIKE_SHAPE.fullmatch(shape) and not Path(text).exists():
         wanted = "x".join(re.findall(r"\d+", shape))
         raise GeometryError(f"--input={text}: {shape} is no shape; write {wanted}{colon}{dtype}")
     if not _SHAPE.fullmatch(shape):
+        if not (Path(shape).suffix or Path(text).exists()):
+            raise GeometryError(f"--input={text}: must be a shape, as 1x512x5000:bf16, or a file, as x.npy; write one")
         return None
     name = canonical(dtype or "float32") or canonical(_SHORT.get(dtype, ""))
     if name is None:
