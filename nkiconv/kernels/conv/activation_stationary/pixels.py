@@ -141,8 +141,8 @@ class PixelCore(Core):
         for slot in range(source.slots):
             _, hn, first, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
-        for window in around(rows, columns, (top, end, left, right)):
-            clear_window(x_sbuf, *window, nisa.engine.vector)
+        for h0, h1, w0, w1 in around(rows, columns, (top, end, left, right)):
+            clear_window(x_sbuf, h0, h1, w0, w1, nisa.engine.vector)
         return [x_sbuf[:, first : first + planes] for first in range(0, len(k_tiles) * planes, planes)]
 
     def load_part(self, out_tile, x_sbuf, k_tile, first_plane, planes, start, count):

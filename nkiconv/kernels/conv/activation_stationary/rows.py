@@ -120,8 +120,8 @@ class RowCore(Core):
             # first segment, end, first column, end that all pieces of a K tile have of x
             inside = [limit(ends) for one in (rows, runs) for limit, ends in zip((max, min), zip(*one))]
             planes_sbuf = tile_sbuf[:, index * dn : (index + 1) * dn, 0:segments]
-            for window in around(segments, planes_sbuf.shape[3], inside):
-                clear_window(planes_sbuf, *window, nisa.engine.gpsimd)
+            for h0, h1, w0, w1 in around(segments, planes_sbuf.shape[3], inside):
+                clear_window(planes_sbuf, h0, h1, w0, w1, nisa.engine.gpsimd)
             for piece, corner in zip(k_tile, corners):
                 dst = planes_sbuf[piece.part : piece.part + piece.count, 0:dn, 0:segments, 0:width]
                 load_x(dst, self.operands, geometry, (piece.c0, d0, *corner), row_step=step)
