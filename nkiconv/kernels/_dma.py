@@ -6,7 +6,7 @@ evacuations on Scalar and loads do not wait for each other.
 """
 
 from .._nki import nisa, nl
-from ..schedules.tiles import cut_into, size_of
+from ..schedules.tiles import size_of
 from ._engines import copy_balanced
 
 
@@ -51,21 +51,12 @@ def load_region(tile, hbm, first, pattern, offset, moved=None):
         copy_moved(spot(tile, first, pattern), src, tile.dtype != hbm.dtype)
 
 
-def load_transposed(dst, hbm, strides, offset, alone, ledger):
-    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels are neighbours; strides along c, n, h, w there.
-
-    alone: whether no other load runs beside it. If so, the load of one image is split in two by rows: the first half is
-    computed while the second is loaded.
-    """
-    cn, nn, hn, wn = dst.shape
-    into = dst
-    if hbm.dtype != dst.dtype:
-        into = nl.ndarray((cn, nn, hn, wn), dtype=hbm.dtype, buffer=nl.sbuf)
-    for part in cut_into(hn, min(hn, 2 if alone and nn == 1 else 1)):
-        h, count = part
-        pattern = [[strides[3], wn], [strides[1], nn], [strides[2], count], [1, cn]]
-        src = hbm.ap(pattern=pattern, offset=offset + h * strides[2])
-        nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
+def load_transposed(dst, hbm, strides, offset, ledger):
+    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels are neighbours; strides along c, n, h, w there."""
+    into = dst if hbm.dtype == dst.dtype else nl.ndarray(dst.shape, dtype=hbm.dtype, buffer=nl.sbuf)
+    steps = (strides[3], strides[1], strides[2], 1)
+    pattern = [[step, dst.shape[axis]] for step, axis in zip(steps, (3, 1, 2, 0))]
+    nisa.dma_transpose(dst=into, src=hbm.ap(pattern=pattern, offset=offset), axes=(3, 1, 2, 0))
     if hbm.dtype != dst.dtype:
         copy_balanced(dst, into, ledger)
 

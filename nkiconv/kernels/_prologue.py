@@ -160,15 +160,14 @@ def load_x(
     order="cnhw",
     row_step=1,
     ledger=None,
-    alone=False,
     transposes=True,
     row=0,
 ):
     """Load the elements of x from (channel, plane, row, column) `first` on into a view of SBUF; padding is skipped.
 
     counts: of channels, planes, rows and columns; None: dst's. Rows and columns may begin before x and end after it.
-    order: dst's axes, as above; row_step: the distance in x of dst's rows. ledger, alone: as in `load_transposed`,
-    which brings channels that are neighbours in HBM to partitions. transposes: False for kernels that read copies of
+    order: dst's axes, as above; row_step: the distance in x of dst's rows. ledger: as in `load_transposed`, which
+    brings channels that are neighbours in HBM to partitions. transposes: False for kernels that read copies of
     NHWC: single pixels, whose channels are neighbours too, are then loaded plainly. row: dst's first partition.
     """
     (c0, d0, h0, w0), (cn, dn, hn, wn) = first, counts or dst.shape
@@ -192,7 +191,7 @@ def load_x(
             come, where = nl.ndarray(shape, dtype=x_hbm.dtype, buffer=nl.sbuf), [0] * len(into)
         if order == "cnhw" and transposes and is_transposed(geometry):
             strides = [step for step, _ in pattern]
-            load_transposed(spot(come, where, pattern), x_hbm, strides, offset, alone, ledger)
+            load_transposed(spot(come, where, pattern), x_hbm, strides, offset, ledger)
         else:
             load_region_of_x(come, operands, where, pattern, offset, framed)
         if prologue is not None:

@@ -35,7 +35,7 @@ from .tiles import (
 
 #: Bytes a partition of x of an output tile, two of which are loaded at once, and of filters of a weight-resident group.
 X_BYTES, FILTER_BYTES = 32_768, 118_784
-#: Bytes a partition of one load of a later output tile, if it has as many.
+#: Bytes a partition of one load of a later output tile, if it has as many; half as many of a single K tile.
 LOAD_BYTES = 8192
 
 SHARDS = ("channels", "images")
@@ -487,7 +487,8 @@ def load_parts(
         axis, most, each, height = own.planes, out_tile.zn, block.zn, rows
     else:
         axis, most, each, height = own.rows, out_tile.pn, tall, tall * source.rows.stride
-    at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
+    load_bytes = LOAD_BYTES // (2 if len(plan.k_tiles) == 1 else 1)
+    at_once = each * div_ceil(load_bytes, block.zn * height * columns * geometry.itemsize)
     found, outputs, first = [], 0, 0
     while outputs < most:
         outputs = min(most, outputs + (max(each, outputs) if start else at_once))

@@ -23,7 +23,7 @@ def load_regions(tile, hbm, regions, moved=None, transposes=False):
     for one in regions:
         if transposes:
             strides = [step for step, _ in one[1]]
-            load_transposed(spot(tile, one[0], one[1]), hbm, strides, one[2], False, None)
+            load_transposed(spot(tile, one[0], one[1]), hbm, strides, one[2], None)
         else:
             load_region(tile, hbm, one[0], one[1], one[2], moved)
 

@@ -81,7 +81,7 @@ def copy_transposed(target_hbm, source_hbm, part):
             pattern = pattern_of((to[1], to[2], to[0], to[3]), (nn, hn, an, bn))
         elif part.in_twos:
             twos_sbuf = nl.ndarray((an // 2, nn, hn, bn), dtype=nl.bfloat16, buffer=nl.sbuf)
-            load_transposed(twos_sbuf, in_twos(source_hbm), halves(by), source // 2, False, ledger)
+            load_transposed(twos_sbuf, in_twos(source_hbm), halves(by), source // 2, ledger)
             lines_sbuf = nl.ndarray((an // 2, 2, nn * hn * bn), dtype=dtype, buffer=nl.sbuf)
             found = twos_sbuf.view(dtype).reshape((an // 2, nn * hn * bn, 2)).permute((0, 2, 1))
             copy_balanced(lines_sbuf, found, ledger)
@@ -89,6 +89,6 @@ def copy_transposed(target_hbm, source_hbm, part):
             pattern = [[2 * to[0], an // 2], [to[0], 2], *pattern_of(to, (an, nn, hn, bn))[1:]]
         else:
             lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)
-            load_transposed(lines_sbuf, source_hbm, by, source, False, ledger)
+            load_transposed(lines_sbuf, source_hbm, by, source, ledger)
             pattern = pattern_of(to, (an, nn, hn, bn))
         copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)

@@ -156,7 +156,7 @@ def load_columns(into, x_hbm, geometry, run, row, offset):
     if geometry.x_t == 1:
         load(into, x_hbm, list(zip(steps, into.shape, strict=True)), offset)
     else:
-        load_transposed(into, x_hbm, steps, offset, False, None)
+        load_transposed(into, x_hbm, steps, offset, None)
 
 
 def load_halo(dst, operands, geometry, run, row):

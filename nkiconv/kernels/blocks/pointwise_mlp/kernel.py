@@ -268,7 +268,7 @@ class Core:
             for index, many, c, cn in alike(column_tiles[column_part]):
                 first, tiles = begin + at, slice(lead + index, lead + index + many)
                 into = w_sbuf[0:cn, tiles, first : first + some].expand_dim(2)
-                load_transposed(into, w_hbm, (1, cn, 0, w_hbm.shape[1]), first * w_hbm.shape[1] + c, False, None)
+                load_transposed(into, w_hbm, (1, cn, 0, w_hbm.shape[1]), first * w_hbm.shape[1] + c, None)
         return w_sbuf
 
     def tile(self, tiles, banks, like):

@@ -88,7 +88,7 @@ class Filters:
         elif self.plan.way == "copy":
             copy(tile_sbuf, w_hbm.ap(pattern=pattern_of(strides, shape), offset=offset))
         else:
-            load_transposed(tile_sbuf.reshape(shape), w_hbm, strides, offset, False, self.ledger)
+            load_transposed(tile_sbuf.reshape(shape), w_hbm, strides, offset, self.ledger)
 
     def waiting(self, k_tile):
         """The number of loads of K tiles up to `k_tile` that are not in place yet."""

@@ -152,7 +152,6 @@ class PixelCore(Core):
         n = max(first_plane, before)
         nn = max(0, min(first_plane + planes, before + num_planes) - n)
         w0, wn, left, w_step = inside(source.columns, out_tile.q0, out_tile.qn, source.dense)
-        alone = len(self.plan.k_tiles) == source.slots == 1
         for shift, slot in product(range(source.shifts), range(source.slots)):
             h0, hn, top, h_step = rows_inside(source, out_tile.p0, out_tile.pn, slot)
             moved = shift * source.columns.dilation
@@ -165,8 +164,7 @@ class PixelCore(Core):
             dst = spaced(x_sbuf, (part, own.count), (n, nn, 1), rows, columns)
             row = (h0 + skip) * source.step + (slot - source.rows.before if source.slots > 1 else 0)
             first = (own.c0, d0 + n - before, row, w0 + hidden)
-            how = {"row_step": source.step, "ledger": self.ledger, "alone": alone, "row": part}
-            load_x(dst, self.operands, self.geometry, first, **how)
+            load_x(dst, self.operands, self.geometry, first, row_step=source.step, ledger=self.ledger, row=part)
 
     def banks_of(self, item, columns):
         """Banks of an item with `columns` columns of filters, in the order that they are computed."""

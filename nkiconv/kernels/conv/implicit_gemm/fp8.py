@@ -24,8 +24,7 @@ def load_paired(operands, geometry, x, h0, hn):
         # two channels as an element of two bytes
         dst = x_sbuf.view(nl.bfloat16)[:, 0, 0 : out_tile.zn, top : top + hn]
         strides, first = geometry.x_strides, (k_tile.c0, out_tile.d0, out_tile.h0 + h0, place.column)
-        alone, offset = x.k_tiles == 1, offset_at(strides, first) // 2
-        load_transposed(dst, in_twos(operands.x), halves(strides), offset, alone, None)
+        load_transposed(dst, in_twos(operands.x), halves(strides), offset_at(strides, first) // 2, None)
         return
     for slot, copy_index in itertools.product(range(k_tile.slots), range(k_tile.depth)):
         p = copy_index * k_tile.cn

@@ -169,7 +169,7 @@ class Core:
     def new_tiles(self, group, out_tile, parts):
         """New XTiles of a group's K tiles, without rows; None instead if there are no parts."""
         every = group.k_tiles
-        return {k_tile: self.rows.new(k_tile, len(every), out_tile) if parts else None for k_tile in every}
+        return {k_tile: self.rows.new(k_tile, out_tile) if parts else None for k_tile in every}
 
     def bring(self, tiles, parts):
         """Load parts (first row, rows) of XTiles."""

@@ -29,11 +29,10 @@ from .fp8 import load_paired, new_paired
 
 @dataclass
 class XTile(nl.NKIObject):
-    """x of a K tile (one of k_tiles) for an output tile: its place, the tiles that matmuls read, and (first row,
-    number) of its RowParts."""
+    """x of a K tile for an output tile: its place, the tiles that matmuls read, and (first row, number) of its
+    RowParts."""
 
     k_tile: KTile
-    k_tiles: int
     out_tile: OutTile
     place: XPlace
     tiles: list
@@ -64,9 +63,9 @@ class Rows:
         #: tiles of a circular buffer, 0 for new ones; circular buffers by K tile and shape
         self.most, self.buffers = core.schedule.x_buffers, {}
 
-    def new(self, k_tile, k_tiles, out_tile):
+    def new(self, k_tile, out_tile):
         """A new XTile without rows, but with zeros around them."""
-        x = XTile(k_tile, k_tiles, out_tile, x_place(self.geometry, k_tile, out_tile), [], [])
+        x = XTile(k_tile, out_tile, x_place(self.geometry, k_tile, out_tile), [], [])
         x.tiles = self.new_tiles(x)
         return x
 
@@ -116,8 +115,7 @@ def load_copies(rows, x, x_sbuf, d0, h0):
     geometry, k_tile, h0 = rows.geometry, x.k_tile, x.out_tile.h0 + h0
     own, taps = (geometry, None) if geometry.direct is None else (geometry.direct, geometry.depth)
     if is_transposed(geometry):
-        alone = x.k_tiles == 1 or geometry.direct is not None
-        load_x(x_sbuf, rows.operands, own, (k_tile.c0, d0, h0, x.place.column), ledger=rows.ledger, alone=alone)
+        load_x(x_sbuf, rows.operands, own, (k_tile.c0, d0, h0, x.place.column), ledger=rows.ledger)
         return
     for copy_index in range(k_tile.depth):
         for at, row, c, count in row_pieces(geometry, k_tile.c0, k_tile.cn):
