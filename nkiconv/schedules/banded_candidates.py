@@ -304,16 +304,14 @@ def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTi
 
 def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile, target: Target) -> _Work:
     item, epilogue, settings = geometry.itemsize, options.epilogue, blocks.settings
-    prices, in_ns = Prices(target, geometry), target.tensor_column_ns
-    out_ns, copy_ns, least = target.tensor_column_ns, target.vector_16bit_ns, target.matmul_columns_min
-    if item == 4:
-        in_ns, copy_ns = in_ns * target.transpose_passes_fp32, target.vector_ns
+    prices, out_ns, least = Prices(target, geometry), target.tensor_column_ns, target.matmul_columns_min
+    in_ns, copy_ns = out_ns * (target.transpose_passes_fp32 if item == 4 else 1.0), target.copy_ns(item)
     if epilogue.y_itemsize == 4 or epilogue.residual:
         out_ns = target.onezero_passes_fp32 * target.tensor_column_fp32_ns / target.matmul_passes_fp32
     channels = min(blocks.per_group, geometry.C)
     rows, width = tile.chunks_in * tile.rows, blocks.per_group * blocks.out_block
     valid_range = max(1, min(blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1))
-    rows_in = tile.blocks_in * (max(least, rows) * in_ns + target.matmul_ns)
+    rows_in = tile.blocks_in * prices.transpose_ns(rows)
     x, pieces_in, pieces_out = tile.blocks_in * rows, in_pieces(geometry, tile), out_pieces(blocks, tile)
     if settings.x_stationary:
         banks, moved, slots = len(row_spans(blocks, tile)), [width] * tile.step_out, 1

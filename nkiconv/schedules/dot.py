@@ -201,14 +201,12 @@ def warm_up_of(target: Target) -> int:
 def bound_ns(geometry: RowGeometry, options: Options, plan: DotSchedule, target: Target) -> float:
     """ns of a core: its units one after the other, each as long as its busiest engine."""
     geometry, copies_ns = copied(geometry, options, target)
-    fp32, window, blocks = geometry.itemsize == 4, window_of(plan), plan.column_phases * plan.lag_blocks
+    prices, window, blocks = Prices(target, geometry), window_of(plan), plan.column_phases * plan.lag_blocks
     tiles = sum(div_ceil(block.length, plan.taps) for block in channel_blocks(geometry, plan)) * geometry.N
     units, groups = div_ceil(tiles, PARTS) * plan.chunks, min(plan.taps, geometry.C)
     products, slots = groups * blocks * window, plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
-    column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
-    matmul_ns = max(target.matmul_columns_min, window * plan.channels) * column_ns + target.matmul_ns
-    tensor_ns = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps) * matmul_ns
-    tensor_ns += slots * Prices(target, geometry).transpose_ns()
+    matmuls = groups * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
+    tensor_ns = matmuls * prices.matmul_ns(window * plan.channels) + slots * prices.transpose_ns()
     # Vector masks channels and sums channels and lags
     vector_ns = products * (2 * plan.channels + plan.lags) * target.vector_ns
     return float(copies_ns + ENDS_NS + units * max(tensor_ns, vector_ns))

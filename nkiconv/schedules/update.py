@@ -240,19 +240,18 @@ def bound_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, targ
 
 def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> float:
     """ns on the Tensor Engine: the first filters and loads, the busiest engine of all tiles, the ends."""
-    kinds, columns, item, fp32 = 1 + (plan.state > 0), geometry.Q, geometry.itemsize, geometry.itemsize == 4
+    kinds, columns, item = 1 + (plan.state > 0), geometry.Q, geometry.itemsize
     every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
     groups, filters = min(plan.groups, every), plan.pieces * min(plan.filters, every)
     rows, width = plan.pieces * plan.pitch, plan.channels * groups
-    element_ns = target.vector_ns if fp32 else target.vector_16bit_ns
+    element_ns = target.copy_ns(item)
     # of each column: taps in place, which a transpose reads
     taps_ns = 3 * target.vector_fixed_ns + 2 * plan.channels * geometry.W * target.vector_16bit_ns
     taps_ns = kinds * columns * (taps_ns + filters * element_ns)
     taps_ns += min(target.rows_an_engine, filters) * target.row_ns(plan.channels * geometry.S, geometry.w_s, item)
 
-    column_ns = target.tensor_column_fp32_ns if fp32 else target.tensor_column_ns
-    matmul_ns = max(P_MAX, plan.pieces * plan.channels * columns) * column_ns + target.matmul_ns
-    array_ns = groups * kinds * (Prices(target, geometry).transpose_ns() + matmul_ns)
+    prices = Prices(target, geometry)
+    array_ns = groups * kinds * (prices.transpose_ns() + prices.matmul_ns(plan.pieces * plan.channels * columns))
     bands_ns = kinds * columns * (target.vector_fixed_ns + plan.pieces * width * element_ns)
     read_ns = plan.pieces * (target.vector_fixed_ns + width * columns * (target.vector_ns + target.scalar_ns) / 2)
     moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
