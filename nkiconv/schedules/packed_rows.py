@@ -20,9 +20,9 @@ from .tiles import P_MAX, Part, div_ceil, share, some_of
 PANEL_BYTES = 176_128
 #: Blocks whose x is in SBUF at once, in memory order and in columns; rows whose states are transposed together.
 HELD_BLOCKS, STATE_ROWS = 5, P_MAX
-#: Steps of rows of one length that take as long as a block; as the longer wait for the first block; as an image's short
-#: runs of HBM more than runs of neighbouring channels; and rows whose states take as long as a step (modelled).
-BLOCK_STEPS, BEGIN_STEPS, IMAGE_STEPS, STATE_STEP_ROWS = 1.15, 1.7, 0.28, 32
+#: Steps of rows of one length that take as long as a block; as the longer wait for the first block; as a row's short
+#: runs of HBM more than long ones; and rows whose states take as long as a step (modelled).
+BLOCK_STEPS, BEGIN_STEPS, RUN_STEPS, STATE_STEP_ROWS = 1.15, 1.7, 0.28, 32
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,9 @@ def shares_blocks(geometry: SplitGeometry, has_states: bool) -> bool:
         return False
     shared = shared_rows(geometry)
     steps: float = sum(div_ceil(row.count, P_MAX) for row, _ in shared)
-    if by_image(geometry) and geometry.T * geometry.itemsize > TINY_BYTES:  # else tokens are transposed
-        steps += IMAGE_STEPS * geometry.N
+    # short runs of HBM; a few bytes of images are transposed instead
+    if geometry.x_t == 1 and (geometry.N == 1 or geometry.T * geometry.itemsize > TINY_BYTES):
+        steps += RUN_STEPS * len(geometry.rows)
     if has_states:
         steps += sum(rows > 1 for _, rows in shared) + len(geometry.rows) // STATE_STEP_ROWS
     return BLOCK_STEPS * len(blocks_of(geometry)) + BEGIN_STEPS < steps

@@ -41,8 +41,8 @@ EXACT_INTS = 2**24
 SPAN_BYTES = 4096
 #: How many times as long as a larger element a tiny one takes a DMA engine (trn2.toml, dma.tiny_element_ns).
 TINY_TIMES = 5
-#: The fewest images whose tokens arrive in runs of all channels: 16 of 4 tokens of 8,192 channels take 32 us in place
-#: of 51, 8 take 33 in place of 29 (modelled).
+#: The fewest images whose tokens arrive in runs of all channels: 16 of one token of 8,192 channels take 18 us in place
+#: of 20, 64 25 in place of 31 (modelled).
 TRANSPOSED_IMAGES = 16
 #: Tokens of the first loads of a core, in tiles of 128: work begins when the first load ends.
 FIRST_TILES = (1, 3)

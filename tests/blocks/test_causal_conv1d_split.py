@@ -192,13 +192,17 @@ def test_rows_side_by_side_are_rows_of_one_length(lengths, images, S, place, dty
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("layout", ["NCW", "NWC"])
-def test_rows_of_unequal_lengths_share_blocks(layout):
-    """A batch of 32 rows of 1 to 30 tokens takes half the time of rows one by one, or less."""
-    splits, lengths = ((16, 128, False),), [1 + 7 * row % 30 for row in range(32)]
-    ends = (0, *itertools.accumulate(lengths))
+@pytest.mark.parametrize(("layout", "lengths"), [
+    ("NCW", [1 + 7 * row % 30 for row in range(32)]), ("NWC", [1 + 7 * row % 30 for row in range(32)]),
+    ("NCW", [1] * 32), ("NCW", [2] * 32),
+])  # fmt: skip
+def test_short_rows_share_blocks(layout, lengths):
+    """A batch of 32 rows of 1 to 30 tokens takes half the time of rows one by one, or of short runs, or less."""
+    splits, ends = ((16, 128, False),), (0, *itertools.accumulate(lengths))
     x, w, _, _ = data(splits, 1, ends[-1], dtype=BF16, layout=layout)
-    given, found = {"layout": layout, "cu_seqlens": ends}, []
+    before = data(splits, 32, 1, dtype=BF16, state=True)[3]
+    given = {"layout": layout, "cu_seqlens": ends, "initial_state": before, "return_final_state": True}
+    found = []
     for is_shared in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not is_shared:

@@ -149,10 +149,14 @@ def place_of(geometry, chunk, row, token, channel):
     return offset + chunk_start(geometry, chunk)
 
 
+def row_step(geometry, row):
+    """Elements of x from a row to the next of the same length."""
+    return geometry.x_n if row.count == geometry.T else row.count * geometry.x_t
+
+
 def load_columns(into, x_hbm, geometry, run, row, offset):
     """Load tokens of a run of channel tiles into [partitions, tiles, images, tokens] of SBUF, from a row on."""
-    image = geometry.x_n if row.count == geometry.T else row.count * geometry.x_t
-    steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c, image, geometry.x_t)
+    steps = (run.row_step * geometry.x_c, run.tile_step * geometry.x_c, row_step(geometry, row), geometry.x_t)
     if geometry.x_t == 1:
         load(into, x_hbm, list(zip(steps, into.shape, strict=True)), offset)
     else:
@@ -325,8 +329,8 @@ def new_states(operands, geometry, *counts):
 def store_final_states(operands, geometry, final_hbm, empty):
     """Store the states after the rows, [rows, C, S - 1] in HBM; empty: only of rows without tokens."""
     rows = geometry.rows
-    if len({row.count for row in rows}) == 1 and len(rows) == geometry.N and not empty:
-        store_state(operands, geometry, rows[0], final_hbm, 0, geometry.N)
+    if len({row.count for row in rows}) == 1 and not empty:
+        store_state(operands, geometry, rows[0], final_hbm, 0, len(rows))
         return
     for row in rows:
         if row.count == 0 or not empty:
@@ -342,10 +346,10 @@ def store_states(operands, geometry, positions):
 
 
 def store_state(operands, geometry, row, states_hbm, place, images=1):
-    """Store the last inputs of a row, or of the rows of `images` images, as states from `place` on of [..., C, S - 1];
+    """Store the last inputs of a row, or of `images` rows of its length, as states from `place` on of [..., C, S - 1];
     an empty row stores its own state."""
     C, size = geometry.C, geometry.S - 1
-    steps, gate = (geometry.x_n, geometry.x_c, geometry.x_t), gate_of(geometry)
+    steps, gate = (row_step(geometry, row), geometry.x_c, geometry.x_t), gate_of(geometry)
     state = None if operands.state is None else states_of(operands.state, C, -size, 0, row.number * C)
     x, *factors = (
         Rows(operands.x, steps, 0, row.count, place_of(geometry, chunk, row, row.first, 0)) for chunk in ("x", *gate)
