@@ -72,12 +72,12 @@ def end_chain(work, some, bank, acc_psum, held, joint):
 
 def transpose_ahead(work, ahead, feed, products, at, q):
     """Transpose the tiles of these products, and of products after column q if buffers are free: up to AHEAD matmul
-    columns after it, of later tiles half as many, and up to FAR a bank for each PACE columns of matmuls, so that the
-    Tensor Engine does not wait for evacuations. The second tile's loads may not be there so early."""
+    columns after it, from the third tile on half as many, and up to FAR a bank for each PACE columns of matmuls, so
+    that the Tensor Engine does not wait for evacuations. Loads of the first tiles may not be there so early."""
     left = sum(columns_in(work, products[later], q if later == at else 0) for later in range(at, ahead.done))
     while ahead.done < len(products):
         some = products[ahead.done]
-        near, far = (AHEAD // 2, FAR) if some.index > max(1, products[at].index) else (AHEAD, AHEAD)
+        near, far = (AHEAD // 2, FAR) if some.index > 1 else (AHEAD, AHEAD)
         is_paced, is_due = left >= near, ahead.done <= at
         if not is_due and (left >= far or some.index >= products[at].oldest + len(feed.buffers)):
             return
