@@ -16,10 +16,9 @@ from .implicit_gemm import (
     is_depthwise_m_tile,
     m_tile_axis,
     stores_channels,
-    sums_pitch,
     tap_groups,
 )
-from .implicit_gemm_products import banks_of, images_together
+from .implicit_gemm_products import banks_of
 from .implicit_gemm_schedule import Schedule, kinds_of
 from .pairs_of_planes import planes_at_once
 from .prices import Busy, Prices, met_outputs, planes_met, total_ns
@@ -96,12 +95,11 @@ class Bound(Prices):
         """(columns of a K tile's matmuls for an output, matmuls of a bank); none for planes of taps outside x."""
         geometry, axis, groups = self.geometry, m_tile_axis(self.geometry, m_tile), tap_groups(self.geometry, k_tile)
         taps, planes = axis.taps * groups, planes_met(geometry)
-        apart = sums_pitch(geometry, [k_tile], images_together(geometry, [k_tile]), geometry.rows.out)
         if k_tile.pairing == TAPS:
             pairs = div_ceil(geometry.planes.taps * taps, 2)
-            return apart / geometry.rows.out * pairs, pairs
+            return pairs, pairs
         columns = groups if k_tile.depth > 1 else met_outputs(geometry.columns) / geometry.columns.out
-        return planes * met_outputs(axis) / geometry.rows.out**2 * columns * apart, planes * taps
+        return planes * met_outputs(axis) / geometry.rows.out * columns, planes * taps
 
     def stored_ns(self, m_tile: MTile, tile: OutTile) -> float:
         """ns of DMA for an M tile's results of an output tile."""
