@@ -57,6 +57,13 @@ def test_options_reach_the_planner(plans):
     assert not plans.exists()
 
 
+def test_a_directory_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "file"))
+    result = done("plan", CASE, "short")
+    assert result.stderr.count("warning: ") == result.stderr.count("file: cannot be written (File exists); set ") == 1
+
+
 def test_a_corrupt_file_is_a_warning(plans):
     run("plan", CASE)
     [file] = plans.iterdir()

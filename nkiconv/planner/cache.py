@@ -159,7 +159,8 @@ def store(request: Request, found: Kept) -> None:
         with whole_file(file) as part:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
-        _warn(f"{file}: cannot be written ({_reason(error)}); set {VARIABLE} to a directory that can")
+        where = file if file.exists() else file.parent  # the same words for all plans are shown once
+        _warn(f"{where}: cannot be written ({_reason(error)}); set {VARIABLE} to a directory that can")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -249,10 +249,14 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Warnings as lines on stderr while the block runs, without the source lines that Python adds."""
+    """Warnings as lines on stderr while the block runs, each once, without the source lines that Python adds."""
+
+    shown = set[str]()
 
     def show(message: Any, *_rest: Any, **_more: Any) -> None:
-        say(console(stderr=True), f"warning: {message}", "yellow")
+        if str(message) not in shown:
+            shown.add(str(message))
+            say(console(stderr=True), f"warning: {message}", "yellow")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
