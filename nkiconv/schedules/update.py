@@ -16,7 +16,7 @@ from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
 from .cuts import places_inside
 from .depthwise import Options, RowGeometry, gate_ns, input_unsupported, inputs_of
-from .prices import Prices
+from .prices import Prices, rows_ns
 from .settings import Config, Settings, choice, count, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, cut_at, div_ceil, slot_for
 
@@ -244,19 +244,24 @@ def tensor_ns(geometry: RowGeometry, plan: UpdateSchedule, target: Target) -> fl
     every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
     groups, filters = min(plan.groups, every), plan.pieces * min(plan.filters, every)
     rows, width = plan.pieces * plan.pitch, plan.channels * groups
-    element_ns = target.copy_ns(item)
-    # of each column: taps in place, which a transpose reads
-    taps_ns = 3 * target.vector_fixed_ns + 2 * plan.channels * geometry.W * target.vector_16bit_ns
-    taps_ns = kinds * columns * (taps_ns + filters * element_ns)
+    element_ns, prices = target.copy_ns(item), Prices(target, geometry)
+    # of each column: taps in place, unless all positions have one, beside transposes of others
+    placed = sum(count < geometry.W for count in met_by_columns(geometry, plan.state))
+    taps_ns = placed * 2 * (target.vector_fixed_ns + plan.channels * geometry.W * target.vector_16bit_ns)
+    taps_ns = max(taps_ns, kinds * columns * prices.transpose_ns())
+    taps_ns += kinds * columns * (target.vector_fixed_ns + filters * element_ns)
     taps_ns += min(target.rows_an_engine, filters) * target.row_ns(plan.channels * geometry.S, geometry.w_s, item)
 
-    prices = Prices(target, geometry)
     array_ns = groups * kinds * (prices.transpose_ns() + prices.matmul_ns(plan.pieces * plan.channels * columns))
     bands_ns = kinds * columns * (target.vector_fixed_ns + plan.pieces * width * element_ns)
-    read_ns = plan.pieces * (target.vector_fixed_ns + width * columns * (target.vector_ns + target.scalar_ns) / 2)
-    moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
-    dma_ns = target.rows_an_engine * traffic_ns(geometry, width, target)
-    tile_ns = max(array_ns, (bands_ns / plan.image_tiles + read_ns + moved_ns) / 2, dma_ns)
+    on_vector = div_ceil(plan.pieces, plan.vector_reads) if plan.vector_reads else 0
+    vector_ns = bands_ns / plan.image_tiles
+    vector_ns += on_vector * (target.vector_fixed_psum_ns + width * columns * target.vector_ns)
+    scalar_ns = kinds * (target.scalar_fixed_psum_ns + groups * rows * item * target.scalar_ns / 4)
+    scalar_ns += (plan.pieces - on_vector) * (target.scalar_fixed_psum_ns + width * columns * target.scalar_ns)
+    num_bytes = rows * width * (inputs_of(geometry) * geometry.W + columns) * item
+    dma_ns = rows_ns(target, rows, traffic_ns(geometry, width, target), num_bytes)
+    tile_ns = max(array_ns, vector_ns, scalar_ns, dma_ns)
     return float(TENSOR_ENDS_NS + taps_ns + dma_ns + plan.image_tiles * div_ceil(every, groups) * tile_ns)
 
 
@@ -265,14 +270,22 @@ def vector_ns(geometry: RowGeometry, options: Options, plan: UpdateSchedule, tar
     part; 0 if one image does not fit."""
     if not plan.tiles:
         return 0.0
-    sources = (0, geometry.W), (-plan.state, 0)
-    met = sum(taps_met(geometry, *source, q)[1] for q in range(geometry.Q) for source in sources)
+    met = sum(met_by_columns(geometry, plan.state))
     # GpSimd, half as fast, takes two thirds of the products, and Vector the others and all sums
     products = 4 / 3 * (geometry.S * geometry.Q if options.strict_nonfinite else met)
     length = plan.tiles[0].block.length
-    work_ns = (2 * geometry.Q + VECTOR_INSTRUCTIONS) * div_ceil(len(plan.tiles), PARTS) * target.vector_fixed_ns
+    tiles = div_ceil(len(plan.tiles), PARTS)
+    work_ns = (2 * geometry.Q + VECTOR_INSTRUCTIONS) * tiles * target.vector_fixed_ns
     work_ns += geometry.N * length * (products * target.vector_ns + geometry.W * gate_ns(geometry, target))
-    return float(VECTOR_ENDS_NS + target.rows_an_engine * geometry.N * traffic_ns(geometry, length, target) + work_ns)
+    # loads of all tiles but the first overlap the work
+    dma_ns = target.rows_an_engine * geometry.N * traffic_ns(geometry, length, target)
+    return float(VECTOR_ENDS_NS + max(work_ns, dma_ns) + min(work_ns, dma_ns) / tiles)
+
+
+def met_by_columns(geometry: RowGeometry, state: int) -> list[int]:
+    """How many taps are inside the row, and inside the state if there is one, for each column."""
+    sources = [(0, geometry.W), (-state, 0)][: 1 + (state > 0)]
+    return [taps_met(geometry, *source, q)[1] for source in sources for q in range(geometry.Q)]
 
 
 def traffic_ns(geometry: RowGeometry, channels: int, target: Target) -> float:
