@@ -23,8 +23,6 @@ LOAD_BYTES_MAX = 49_152
 #: Least columns of a stretch that is cut to fill partitions: a DMA element of 64 B in bf16, which takes as long as any
 #: smaller one (trn2.toml, dma.small_element_bytes).
 STRETCH_MIN = 32
-#: Least odd number of channel tiles that two cores share evenly enough: 8 to 7.
-TILES_TO_SHARE = 15
 #: Bytes a partition of the columns of one tile, without the halo: runs are long, and several tiles fit SBUF.
 ROWS_TILE_BYTES = 16384
 
@@ -84,7 +82,7 @@ def channels_of(C: int, T: int, t: int) -> int:
 
 def read_shard(geometry: RowGeometry, T: int) -> str:
     """The axis that two parts share by default: channel tiles if they halve evenly, else images, else columns."""
-    if T % 2 == 0 or T >= TILES_TO_SHARE:
+    if T % 2 == 0:
         return "channels"
     if geometry.N % 2 == 0:
         return "batch"
