@@ -69,7 +69,8 @@ def hold(work, pools, feed, index):
     needed = {}
     for t in (*one.planes, -1):
         places = [(plane_seen(work.geometry, t, each.z), each.p, each.q, each.counts) for each in tile]
-        needed[t] = (one.c, one.r, one.s) if t >= 0 else one.k, places
+        # gy is on the row tiles that have channels of x
+        needed[t] = (one.c, one.r, one.s) if t >= 0 else (one.k, [count > 0 for _, count in one.c[1:]]), places
     found: dict[int, Any] = {
         t: next((each for each in pools[t < 0] if each.what == what), None) for t, what in needed.items()
     }
