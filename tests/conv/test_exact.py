@@ -145,6 +145,12 @@ def test_epilogues(name, dtype, asked):
     check_epilogue(problem, ASKED[asked], config, dtype)
 
 
+def test_biases_of_more_tiles_than_partitions():
+    """Of 130 on each of two cores, as each has two groups: rows of biases are loaded 128 at a time."""
+    problem = ConvProblem(N=1, C=32 * 520, K=2 * 520, H=3, W=3, R=2, S=2, groups=520)
+    check_epilogue(problem, "bias", config_of(BLOCKS), "bf16")
+
+
 PROBE = ConvProblem(
     N=2, C=6, H=5, W=7, K=4, R=2, S=3, groups=2, stride=(1, 2), padding=((1, 0), (0, 2)), rhs_dilation=(2, 1),
     dtype="fp32",

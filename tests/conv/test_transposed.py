@@ -238,7 +238,7 @@ RUNS += [
 
 @pytest.mark.cover(54, keep=[
     "rows: all channels-bf16-channels first", "phases: long rows-bf16-channels first",
-    "implicit_gemm: folded, 129 channels-bf16-channels first",
+    "implicit_gemm: folded, 129 channels-bf16-channels first", "K packing: many runs, a rest-bf16-channels first",
 ])  # fmt: skip
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize(("name", "dtype"), RUNS)

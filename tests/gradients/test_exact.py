@@ -258,7 +258,7 @@ RUNS += [
 @pytest.mark.cover(64, keep=[
     "strides, dilations, cropped-False-fp32 as bf16", "gangs: rows of windows in several loads-False-bf16",
     "cut 12-False-bf16", "cut 15-False-bf16", "side 4: planes-False-bf16",
-    "diagonals: row tiles of single columns-False-bf16",
+    "diagonals: row tiles of single columns-False-bf16", "kept: overlapping-False-bf16",
 ])  # fmt: skip
 @pytest.mark.parametrize(("why", "is_last", "dtype"), RUNS)
 def test_every_problem(why, is_last, dtype):
