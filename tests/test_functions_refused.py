@@ -75,7 +75,7 @@ REFUSED = {
         ({"padding": "same", "lhs_dilation": (1, 2)}, GeometryError, r"not defined with lhs_dilation=\(1, 2"),
         ({"batch_group_count": 2, "groups": 2, "w": W2}, UnsupportedError,
          "batch_group_count=2, groups=2: only one of them may be above 1, as in XLA"),
-        ({"batch_group_count": 2, "w": zeros(2, 6, 3, 3, 2)}, UnsupportedError, "filters of groups are not packed"),
+        ({"batch_group_count": 2, "w": zeros(1, 6, 3, 3, 2)}, UnsupportedError, "filters of groups are not packed"),
         ({"batch_group_count": 2, "w": W2}, GeometryError, "must have x's C=6 input channels, whatever"),
         ({"x": X.astype(FP8), "w": W.astype(FP8)}, DtypeError,
          r"no magnitude is above 240 .*astype\(ml_dtypes.float8_e4m3\)"),
@@ -84,7 +84,8 @@ REFUSED = {
         ({"w": W2[:3], "groups": 2}, GeometryError, "groups=2: must divide C=6 and K=3"),
         ({"x": X.astype(int), "w": W[0], "beta": "x", "lnc": 0}, DtypeError, "4 reasons"),
         ({"w": zeros(2, 6, 3, 3, 4), "filter_layout": "RSCK"}, LayoutError, "w is packed, which has one order"),
-        ({"w": zeros(2, 5, 3, 3, 4)}, GeometryError, "has 5 input channels per group, x has C=6")],
+        ({"w": zeros(4, 6, 3, 3, 3)}, LayoutError, "5 axes are those of a packed filter, .* makes no blocks of 3"),
+        ({"w": zeros(2, 5, 3, 3, 16)}, GeometryError, "has 5 input channels per group, x has C=6")],
     "conv3d": [
         ({"algorithm": "weight_stationary", "config": (("segments", 1),)}, UnsupportedError,
          "feature_group_count=1, lhs_dilation=1: weight_stationary"),

@@ -12,7 +12,7 @@ import numpy as np
 from .. import pixel_norms, rules
 from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused
-from ..planner.conv import norm_violations, precision_violations
+from ..planner.conv import LEAST_BLOCK, norm_violations, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import Config
 from ..problem import ConvProblem, dtype_name
@@ -256,6 +256,11 @@ def array_violations(
     yield from found
     if packed and filter_layout != kind.filter_layouts[0]:
         yield LayoutError(f"filter_layout={filter_layout!r}: w is packed, which has one order; drop it")
+    elif packed and not found and w.shape[-1] < min(w.shape[0] * w.shape[-1], LEAST_BLOCK):  # perhaps of volumes
+        yield LayoutError(
+            f"w.shape={w.shape}: {w.ndim} axes are those of a packed filter, and pack_filter makes no blocks of "
+            f"{w.shape[-1]}; pass [{kind.filter_axes(filter_layout)}], or what pack_filter returned"
+        )
     if not found:
         yield from refused(DtypeError, rules.dtypes_together(x.dtype, w.dtype, ("x", kind.w)))
     yield from refused(UnsupportedError, rules.lnc(lnc))
