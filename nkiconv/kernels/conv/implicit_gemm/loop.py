@@ -136,18 +136,17 @@ class Core:
         first sums, then all other rows."""
         self.group = group = Group(self, item.batch, 1)
         self.warm = warm_up(self.zeros_sbuf, self.schedule.settings.warmup, 1)
-        filters, m_tile, places = group.filters, group.m_tiles[0], group.filters.plan.places
-        parts = row_parts(self.geometry, item.out_tile, True, m_tile.rows)
+        filters, places = group.filters, group.filters.plan.places
+        parts = row_parts(self.geometry, item.out_tile, True, group.m_tiles[0].rows)
         self.now = self.new_tiles(group, item.out_tile, parts)
-        for which, k_tile in enumerate(m_tile.k_tiles):
-            ahead = places[0][which] + lead_k_tiles(self.geometry)
-            count = min(max(ahead, places[group.at_once[0][-1]][which] + 1), filters.plan.count)
-            filters.load_ahead(count)
-            self.bring([self.now[k_tile]], parts[:1])
-        for k_tile, x in self.now.items():
-            if k_tile not in m_tile.k_tiles:  # groups: the next M tile's
-                filters.load_ahead()
-                self.bring([x], parts[:1])
+        left = dict(self.now)
+        for m_tile, own in zip(group.m_tiles, places, strict=True):
+            for which, k_tile in enumerate(m_tile.k_tiles):
+                if k_tile in left:
+                    ahead = own[which] + lead_k_tiles(self.geometry)
+                    count = min(max(ahead, places[group.at_once[0][-1]][which] + 1), filters.plan.count)
+                    filters.load_ahead(count)
+                    self.bring([left.pop(k_tile)], parts[:1])
         group.load_biases(0)
         self.bring(self.now.values(), parts[1:])
 
