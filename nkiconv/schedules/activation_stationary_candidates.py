@@ -26,7 +26,7 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, fits_sbuf
 from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, num_written, stored_together
 from .windows import WindowSettings, make_windows
 
-#: The most pixels of a partition tried, and bytes of their results; numbers of folded rows of y tried.
+#: The most pixels of a partition tried except of patches, and bytes of their results; numbers of folded rows of y tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
 #: Cuts of planes of y that are tried: with the largest that fit, filters are read the fewest times.
 DEPTHS = 2
@@ -179,10 +179,11 @@ def shifts_of(geometry: Geometry, fold: int) -> list[int]:
 
 def sides_of(geometry: Geometry) -> list[int]:
     """Numbers of neighbours on a partition that are tried: divisors of Q, of patches where two tiles of results fit."""
-    results = SBUF_BYTES // 2 if is_patches(geometry) else RESULT_BYTES
-    geometry = points_of(geometry) if is_patches(geometry) else geometry
-    most = min(geometry.columns.out, SIDE_MAX, results // (geometry.K * geometry.hbm_itemsize))
-    return [1, *(side for side in range(2, most + 1) if geometry.columns.out % side == 0)]
+    tiles = is_patches(geometry)
+    geometry = points_of(geometry) if tiles else geometry
+    Q, each = geometry.columns.out, geometry.K * geometry.hbm_itemsize
+    most = SBUF_BYTES // 2 // each if tiles else min(SIDE_MAX, RESULT_BYTES // each)
+    return [1, *(side for side in range(2, min(most, Q) + 1) if Q % side == 0)]
 
 
 def rows_tried(geometry: Geometry, given: dict[str, Any]) -> Iterator[list[RowSettings]]:

@@ -162,9 +162,14 @@ class DiagonalsBound(Prices):
         # Vector and Scalar share evacuations
         read_ns = t["beside"] * t["sums"] / (1 / target.vector_ns + 1 / target.scalar_ns)
         reads_ns = t["side"] * accumulators * read_ns + waits_ns
+        streamed_ns = products * t["beside"] * t["sums"] * self.column_ns
         # GpSimd gathers a step's diagonals, and adds them to those of the steps before
         gathers_ns = t["side"] * accumulators * self.taps * (target.gpsimd_gather_ns + target.gpsimd_ns)
-        step_ns = np.maximum(np.maximum(array_ns, moving_ns), np.maximum(reads_ns, gathers_ns))
+        others_ns = np.maximum(np.maximum(moving_ns, reads_ns), gathers_ns)
+        # the Tensor Engine is at half rate if its products fill too little of a step
+        short = streamed_ns < target.window_work * np.maximum(array_ns, others_ns)
+        array_ns = np.where(short, array_ns / target.half_rate, array_ns)
+        step_ns = np.maximum(array_ns, others_ns)
         # the last gather follows its products
         ends_ns = target.round_trip_ns + passes * target.gpsimd_fixed_ns
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + gathers_ns + ends_ns
