@@ -175,3 +175,10 @@ def free_recipe(S: int) -> Recipe:
 def first_recipes(geometry: RowGeometry) -> Recipes:
     """Recipes of the first pieces if Tensor has taps: it is late and slow there, so others take all taps if few."""
     return (free_recipe(geometry.S),) if 2 <= geometry.S <= FIRST_TAPS_MAX else ()
+
+
+def start_recipes(S: int) -> Recipes:
+    """Recipes of `mixed` for first pieces, before which the engines are not equally late."""
+    rests = (1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 1), (0, 0, 0)
+    found = [(S - sum(rest), *rest) for rest in rests if sum(rest) < S]
+    return (free_recipe(S), *found) if S >= 2 else tuple(found)

@@ -17,8 +17,8 @@ from ...schedules.dot import DotSettings, warm_up_of
 from ...schedules.mixed import MixedSettings, build, cut_pieces
 from ...schedules.mixed_bound import LOOKED_AT, MANY_TAPS
 from ...schedules.recipes import candidates as recipe_candidates
-from ...schedules.recipes import ranked_recipes
-from ...schedules.rows import tile_list
+from ...schedules.recipes import ranked_recipes, start_recipes
+from ...schedules.rows import part_total, tile_list
 from ...schedules.settings import SHARDS, Settings, descended
 from ...schedules.tiles import PARTS
 from ...schedules.update import ENGINES, UpdateSettings
@@ -32,8 +32,9 @@ Own = TypeVar("Own", bound=Settings)
 TIMED = 3
 #: Settings of `banded` of the least bound that a search, and a wide one, starts from.
 STARTS = 8, 32
-#: For `mixed` and `vector`: lists of recipes that are tried, and that a search, and a wide one, starts from.
-RECIPES, RECIPE_STARTS = 8, (2, 6)
+#: For `mixed` and `vector`: most pieces of a core's work with which recipes of the first ones are tried; lists
+#: of recipes that are tried, and that a search, and a wide one, starts from.
+SHORT, RECIPES, RECIPE_STARTS = 12, 8, (2, 6)
 
 
 class RowsAlgorithm(Algorithm):
@@ -130,12 +131,13 @@ class Mixed(RowsAlgorithm):
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
         """Configs that differ from these settings in one setting."""
         geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
-        few = geometry.S <= MANY_TAPS
+        is_short, few = part_total(geometry) <= SHORT * plan.piece, geometry.S <= MANY_TAPS
+        edges = start_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
         choices: dict[str, Sequence[Any]] = {
             "shard": self._shards(shape),
             "recipes": [*self._ranked(shape, plan.piece), *on_tensor] if few else (),
-            "start": [()],
+            "start": [(), *[(one,) for one in edges], *[(*settings.start, one) for one in edges if settings.start]],
             "warmup": (4, 6, 0) if self.on_tensor else (),
         }
         return list(MixedSettings.near(settings.pairs, dict(plan.settings.pairs), **choices))
