@@ -26,7 +26,7 @@ from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil, fits_sbuf
 from .volume_rows import COPIES, TILE_BANKS, RowSchedule, RowSettings, make_rows, num_written, stored_together
 from .windows import WindowSettings, make_windows
 
-#: The most pixels of a partition tried except of patches, and bytes of their results; numbers of folded rows of y tried.
+#: The most pixels of a partition tried, except of patches, and bytes of their results; numbers of folded rows tried.
 SIDE_MAX, RESULT_BYTES, FOLDS = 32, 32_768, (1, 2, 4, 8)
 #: Cuts of planes of y that are tried: with the largest that fit, filters are read the fewest times.
 DEPTHS = 2
