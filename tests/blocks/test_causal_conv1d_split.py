@@ -171,6 +171,8 @@ def test_packed_sequences_are_calls_of_their_own(cu_seqlens, chunks, layout):
     st.sampled_from([np.float32, BF16]), st.booleans(), st.sampled_from([1, 2]),
     st.sampled_from([packed_rows.PANEL_BYTES, 20_000]), st.integers(0, 2**16),
 )  # fmt: skip
+@hypothesis.example([5, 5], 3, 4, (None, "NCW"), BF16, True, 2, packed_rows.PANEL_BYTES, 0)
+@hypothesis.example([2, 3], 0, 4, ("BCx", "NWC"), np.float32, True, 1, 20_000, 0)
 def test_rows_side_by_side_are_rows_of_one_length(lengths, images, S, place, dtype, is_state, lnc, panel, seed):
     """Both schedules have the same bits: of any lengths, many rows, images, and panels of few channels."""
     (chunks, layout), splits = place, ((2, 64, True), (1, 90, False), (3, 200, False))
