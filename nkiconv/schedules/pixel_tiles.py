@@ -398,6 +398,8 @@ def make_pixels(geometry: Geometry, options: Options, config: PixelSettings, eac
     way = way_of(geometry, False) if each == 1 else "copy"
     packs = packs_filters(geometry, source, way)
     k_bytes = item * (source.taps * fold if packs else len(k_tiles) * num_taps(geometry))
+    if not fits_sbuf(k_bytes * each):
+        return None
     channels = geometry.K // each
     count = div_ceil(channels, max(1, FILTER_BYTES // (k_bytes * each)))
     if fold > 1 and (count > 1 or config.shard == "channels"):
