@@ -34,8 +34,8 @@ from .options import Options
 from .settings import BY_SHAPE, Settings, count, double, half
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_at, cut_into, div_ceil
 
-#: Rotating buffers for: blocks; Toeplitz matrices; zero-padded planes; raw planes.
-BLOCKS, MATRICES, FRAMED, RAWS = 3, 3, 2, 2
+#: Rotating buffers for: zero-padded planes; raw planes.
+FRAMED, RAWS = 2, 2
 #: Columns of a matmul of NHWC, at least, five of which fill a bank: as many keep the Tensor Engine at its full rate.
 LEAST_COLUMNS = BANK_COLUMNS // 5
 #: Channels of a transpose that makes matrices of NHWC, at least, zeros among them, for the same reason.
@@ -122,6 +122,11 @@ class BlockSchedule:
         vars(self).update(found, spans=spans, bank=bank)
 
     @property
+    def rotating(self) -> int:
+        """Tiles of blocks, and of matrices, in rotation: in fp32, of more channels each rather than of a third one."""
+        return 2 if self.geometry.itemsize == 4 else 3
+
+    @property
     def size(self) -> int:
         """Pixels of a block."""
         return self.rows * self.width
@@ -205,7 +210,7 @@ class BlockSchedule:
     def matrix_tiles(self) -> Part:
         """(tiles that matrices of K tiles rotate through, channels of one tile); one tile if a core of two has one K
         tile."""
-        return min(MATRICES, div_ceil(len(self.chunks), PARTS)), most_of(self.chunks)
+        return min(self.rotating, div_ceil(len(self.chunks), PARTS)), most_of(self.chunks)
 
     def place_of(self, place: int) -> int:
         """The offset of a place of a block, its pixels in row order, in the sequence of its filter."""
@@ -237,9 +242,9 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> in
     tiles, most_channels = plan.matrix_tiles
     fixed = tiles * math.prod(plan.matrices_shape(most_channels)) * item
     fixed += len(plan.lines(plan.chunks)) * (plan.line_length + num_taps(geometry)) * item
-    fixed += 4 * (MATRICES * most_channels if options.epilogue.bias else 0) + 2 * P_MAX
+    fixed += 4 * (plan.rotating * most_channels if options.epilogue.bias else 0) + 2 * P_MAX
     for one in plan.items:
-        x = BLOCKS * math.prod(plan.x_shape(one)[1:])
+        x = plan.rotating * math.prod(plan.x_shape(one)[1:])
         if not plan.by_pixels:
             (_, height, width), groups = plan.framed_shape(one), div_ceil(one.images[1], images_together(one))
             x += groups * height * (FRAMED * width + RAWS * geometry.columns.size)

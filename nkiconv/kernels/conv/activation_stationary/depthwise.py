@@ -23,7 +23,7 @@ from typing import Any
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import places_inside
-from ....schedules.depthwise_blocks import BLOCKS, FRAMED, LEAST_CHANNELS, RAWS, WARM_UP, front_of, images_together
+from ....schedules.depthwise_blocks import FRAMED, LEAST_CHANNELS, RAWS, WARM_UP, front_of, images_together
 from ....schedules.tiles import (
     BANK_COLUMNS,
     cut,
@@ -70,7 +70,7 @@ class BlockCore(Core):
         """Output tiles of items, as `run` takes them."""
         plan, operands, self.items = self.plan, self.operands, items
         shape = tuple(map(max, zip(*map(plan.x_shape, items))))
-        self.buffers = [Buffer(one) for one in tiles_in_turn(BLOCKS, shape, operands.x_dtype)]
+        self.buffers = [Buffer(one) for one in tiles_in_turn(plan.rotating, shape, operands.x_dtype)]
         self.chunks, (count, channels) = plan.chunks[items[0].chunk : items[-1].chunk + 1], plan.matrix_tiles
         self.matrix_tiles = tiles_in_turn(count, (shape[0], *plan.matrices_shape(channels)), operands.w_dtype)
         self.taps, self.lines, self.matrices = [self.load_taps(*part) for part in plan.lines(self.chunks)], [], []
