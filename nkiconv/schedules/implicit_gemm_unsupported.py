@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .geometry import Geometry, images_unsupported, is_transposed, moves_pairs
+import itertools
+
+from .geometry import Geometry, filter_rows, images_unsupported, is_transposed, moves_pairs
 from .implicit_gemm import (
     ALONE,
     CHUNKS,
@@ -14,6 +16,7 @@ from .implicit_gemm import (
     fold_of,
     rows_of,
     stores_channels,
+    tap_groups,
 )
 from .implicit_gemm_products import x_place
 from .implicit_gemm_schedule import Schedule
@@ -68,6 +71,10 @@ def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
                 most = max(most, place.elements)
             elif k_tile.pairing != ALONE:
                 most = max(most, (rows.taps - 1) * rows.dilation * place.columns)
+    for m_tile in itertools.chain(*schedule.batches) if geometry.itemsize == 1 else ():
+        paired = [k_tile for k_tile in m_tile.k_tiles if k_tile.pairing != ALONE]
+        slots = [filter_rows(geometry) * tap_groups(geometry, k_tile) * m_tile.kn for k_tile in paired]
+        most = max(most, *slots, 0)
     if most <= STEP_MAX:
         return ""
     return (

@@ -103,7 +103,8 @@ UNSUPPORTED = {
         (FP8_LAYER.replace(C=64, K=40), PAIRS | {"fold": "outputs"}, {},
          "config fold=outputs, product=fp8_pairs: .*use 'none' or 'inputs'"),
         (FP8_LAYER.replace(H=191, W=185, stride=(5, 5)), PAIRS | {"x_bytes": 72_000}, {},
-         "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes")],
+         "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes"),
+        (FP8_LAYER.replace(C=128, K=130, H=31, W=31, R=31, S=31), PAIRS, {}, "R=31, S=31 lie .* apart")],
     PIXELS: [
         (ConvProblem(N=2, C=9, D=5, H=5, W=5, S=1, groups=9, padding=((0, -1), (0, 0), (0, 0)), layout="NDHWC"), {}, {},
          "^padding of planes, N=2: activation_stationary takes planes evenly apart in one tensor"),

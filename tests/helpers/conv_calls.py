@@ -94,6 +94,7 @@ EDGE = dict([
     _row("dilation beyond a load", C=1, K=2, W=10_100, S=3, rhs_dilation=(1, 5000), padding=((0, 0), (5, 0))),
     _row("stride beyond a load", C=2, K=1, H=1, W=90_000, S=2, stride=(1, 40_000)),
     _row("filter of several loads", C=8, K=2, H=11, W=162, R=10, S=160),
+    _row("filter of more loads than SBUF holds", C=128, K=2, H=31, W=32, R=31, S=31),
 ])  # fmt: skip
 
 

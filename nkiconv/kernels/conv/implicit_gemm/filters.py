@@ -235,12 +235,14 @@ class Filters:
 
     def transpose_until(self, count):
         """Transpose until the first `count` K tiles are complete."""
-        self.load_until(self.plan.ends[min(count, self.plan.count)][0])
+        count = min(count, self.plan.count)
+        self.load_ahead(count)
         pieces, moves = self.left(count)
         for _ in range(pieces):
             self.transpose_piece()
         for _ in range(moves):
             self.move_piece()
+        self.load_until(self.plan.ends[count][0])
 
     def move_piece(self):
         """Let DMA transpose its next piece, a whole block, and load ahead. DMA transposes rows of 128 elements of 16
