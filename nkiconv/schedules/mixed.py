@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..simulator.hardware import AXIS_SIZE_MAX
 from ..simulator.timing.target import Target
 from .depthwise import Options, RowGeometry, gate_bytes, gate_of, part_most
 from .options import Epilogue
@@ -229,7 +230,12 @@ def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedul
     """Why memory does not take a schedule; "" if it does."""
     name = "mixed" if on_tensor else "vector"
     needed = mixed_sbuf_bytes(geometry, options, plan, 0)
-    if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
+    if plan.rows.columns == 0:
+        return (
+            f"S={geometry.S}, dilation={geometry.dilation}: taps that span {(geometry.S - 1) * geometry.dilation + 1} "
+            f"elements, {name} loads at most {AXIS_SIZE_MAX} of a row; split the filter and add the results"
+        )
+    if needed > MIXED_SBUF_BYTES:
         return (
             f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs {needed} bytes "
             f"per partition of SBUF for the filters of one channel tile ({diagonal_bytes(geometry, plan)} for each set "

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..simulator.hardware import PARTITIONS
+from ..simulator.hardware import AXIS_SIZE_MAX, PARTITIONS
 from .depthwise import RowGeometry, part_most, part_span
 from .tiles import PARTS, cut_at, div_ceil, some_of
 
@@ -138,9 +138,12 @@ def fill_partitions(geometry: RowGeometry, shard: str | None, alone: bool) -> tu
 
 
 def fit_columns(geometry: RowGeometry, T: int, G: int, shard: str, longest: int, alone: bool) -> RowPlan:
-    """The RowPlan with at most `longest` columns a tile that fits LOAD_BYTES_MAX; its columns are 0 if none does."""
+    """The RowPlan with at most `longest` columns a tile that fits LOAD_BYTES_MAX, or, if taps span more than that, has
+    few columns beside; its columns are 0 if none fits an axis."""
     halo = (geometry.S - 1) * geometry.dilation
     most, columns = LOAD_BYTES_MAX // geometry.itemsize, 0
+    if halo >= most:
+        most = min(AXIS_SIZE_MAX, halo + ROWS_TILE_BYTES // geometry.itemsize)
     if halo < most:
         columns = aligned(geometry, G, min(longest, 1 + (most - halo - 1) // geometry.stride))
         columns = min(columns, stretch(geometry, G, shard, columns, alone))

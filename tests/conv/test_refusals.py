@@ -148,6 +148,7 @@ UNSUPPORTED = {
         (depthwise(512, N=8, H=1, W=1500, R=1, S=31, padding=((0, 0), (15, 15)), layout="NHWC"), {}, {},
          "instructions on a core")],
     K_PACKING: [
+        (FEW_PLANES.replace(lhs_dilation=(3, 1, 1)), {}, {}, "lhs_dilation=3 of planes: stacked takes 1; use weight"),
         (PLAIN, {"beside": 2}, {}, "beside goes with rows, shifts and outputs"),
         (PLAIN, {"rows": 2, "shifts": 1}, {}, "given together or not at all"),
         (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2}, {}, "divide outputs"),

@@ -109,8 +109,6 @@ SETTINGS = {
     "K packing, planes as channels, a rest": (CUBE, K_PACKING, k_packed(2, 3, 2, rest=4, planes="channels")),
     "K packing, small planes": ((4, 8, 1, (9, *SMALL[3][1:]), (4, *SQUARE[1:]), SQUARE), K_PACKING, {}),
     "K packing, depthwise": ((6, 6, 6, *VOLUMES["causal"][3:]), K_PACKING, {}),
-    "K packing, gaps": ((4, 4, 4, (5, 4, 1, 1, 3, 0, 0), *SIDES), K_PACKING, {}),
-    "K packing, gaps and a stride": ((4, 4, 4, (6, 3, 2, 2, 3, 2, 1), *SIDES), K_PACKING, {}),
     "M packing": (FEW, BLOCKS, m_packed(1, 1, x_bytes=256)),
     "M packing, taps beside": (FEW, BLOCKS, m_packed(2, 3)),
     "M packing, rows beside": (FEW, BLOCKS, m_packed(4, 2, x_bytes=256)),

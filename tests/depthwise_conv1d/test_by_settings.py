@@ -327,6 +327,7 @@ HUGE = {"N": 200_000, "C": 200_000, "K": 200_000, "groups": 200_000}
     ("mixed", SHORT32.replace(C=256, K=256, groups=256, W=2000, S=600, padding=((0, 0), (0, 0))), {}, "S=600"),
     ("mixed", SHORT32, {"config": (("recipes", ((4, 0, 0, 0),)),)}, "S=5 taps"),
     ("vector", SHORT32, {"config": (("recipes", ((4, 1, 0, 0),)),)}, "taps on Tensor; use algorithm mixed"),
+    ("vector", SHORT32.replace(W=100_000, rhs_dilation=(1, 20_000)), {}, "^S=5, dilation=20000: taps .* at most 65535"),
     ("vector", SHORT32.replace(S=60_000, W=10, padding=((0, 0), (59_999, 0))), {}, "S=60000"),
     ("dot", FOUR_LAGS.replace(lhs_dilation=(1, 2)), {}, "^lhs_dilation="),
     ("dot", Row("far", 1, 2, 18_000, 3, 1, (10, 0), 9000).problem("bf16"), {}, "^stride=1, dilation=9000: rows of 128"),
