@@ -167,6 +167,8 @@ class BlocksBound(Prices):
         last = np.where(t["split"] > 0, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / t["accumulators"])
         last_ns = 0 if self.pixels >= TRANSPOSED else tile_ns * last
         busiest_ns = np.maximum(t["first_ns"] + array_ns, moved_ns + last_ns) + EXPOSED * np.minimum(array_ns, moved_ns)
+        # each pass waits for its first transposes
+        busiest_ns += t["passes"] * self.target.first_load_ns if self.pixels >= TRANSPOSED else 0
         ns = self.target.first_load_ns + busiest_ns + self.end_ns(t) + stored_ns
         return {**t, "ns": np.where(t["buffers"] > 0, ns, np.inf)}
 
@@ -182,6 +184,7 @@ class BlocksBound(Prices):
         t = t | {
             "chunks": inputs,
             "along_k": ceil(ks, outputs),
+            "along_c": ceil(cs, inputs),
             "accumulators": together * each,
             "passes": ceil(passes, PARTS // parts),
         }
@@ -219,19 +222,21 @@ class BlocksBound(Prices):
     def loaded(self, t: Table) -> Table:
         """The table with buffers, ns of DMA for a tile and of the loads before its first product, and ns of the Tensor
         Engine for its transposes too."""
-        of_x = self._transposed if self.pixels == TRANSPOSED else self._moved
-        of_gy = self._transposed if self.pixels >= TRANSPOSED else self._moved
-        x, gy = of_x(t, self.source, t["c"]), of_gy(t, gy_as_x(self.source), t["k"])
+        load_x = self._transposed if self.pixels == TRANSPOSED else self._moved
+        load_gy = self._transposed if self.pixels >= TRANSPOSED else self._moved
+        x, gy = load_x(t, self.source, t["c"]), load_gy(t, gy_as_x(self.source), t["k"])
         t = self.buffered({**t, "first_ns": x[2] + gy[2], "raw_bytes": x[3] + gy[3]})
-        # transposed tiles that fit SBUF for passes that share channels are transposed once
-        is_kept = (self.pixels == TRANSPOSED) & (t["buffers"] >= t["tiles"])
-        share = np.where(is_kept, 1 / np.minimum(t["along_k"], t["passes"]), 1)
+        # tiles that fit SBUF for passes that share channels are loaded once, those of x transposed once
+        is_kept = t["buffers"] >= t["tiles"]
+        of_x = np.where(is_kept & (self.pixels == TRANSPOSED), 1 / np.minimum(t["along_k"], t["passes"]), 1)
+        of_gy = np.where(is_kept & (t["along_k"] == 1), 1 / np.minimum(t["along_c"], t["passes"]), 1)
         planes = self.geometry.planes
         if self.pixels == TRANSPOSED and planes.taps > 1 and planes.stride == planes.dilation == 1:
             # taps that see a transposed plane one after the other
             own = np.minimum(1, planes.size / planes.out / planes.taps)
-            share = np.where((t["gang"] == 1) & (t["planes"] == 1), own * share, share)
-        return t | {"array_ns": t["array_ns"] + share * x[0] + gy[0], "moved_ns": share * x[1] + gy[1]}
+            of_x = np.where((t["gang"] == 1) & (t["planes"] == 1), own * of_x, of_x)
+        array_ns, moved_ns = (of_x * x[at] + of_gy * gy[at] for at in (0, 1))
+        return t | {"array_ns": t["array_ns"] + array_ns, "moved_ns": moved_ns}
 
     def _moved(self, t: Table, seen: Geometry, channels: Any) -> tuple[Any, Any, Any, int]:
         """As `_transposed`, for a tile of an x that is loaded as it is, or transposed by DMA."""
@@ -294,13 +299,15 @@ class BlocksBound(Prices):
         return dma_ns(self.target, P_MAX, elements, run, 4)
 
     def end_ns(self, t: Table) -> Any:
-        """ns of the last accumulators' evacuation and store, and of the exchange of both cores' sums."""
-        target, width = self.target, np.minimum(BANK_COLUMNS, taps_beside(self.geometry, t["beside"]) * t["channels"])
-        count = np.minimum(t["accumulators"], self.banks)
+        """ns that Vector needs for accumulators after their matmuls, of the last store, and of the exchange of both
+        cores' sums."""
+        target, taps = self.target, self.geometry.rows.taps * self.geometry.columns.taps
+        count, rounds = np.minimum(t["accumulators"], self.banks), t["passes"] * ceil(t["accumulators"], self.banks)
+        each_ns = t["beside"] * np.minimum(BANK_COLUMNS, taps * t["channels"]) * target.vector_ns
+        # sums of one are evacuated during the matmuls of the next
+        waits_ns = rounds * (count - 1) * np.maximum(0, each_ns - t["array_ns"] / t["accumulators"])
+        width = np.minimum(BANK_COLUMNS, taps_beside(self.geometry, t["beside"]) * t["channels"])
         size = np.minimum(4 * self.geometry.K * self.C * num_taps(self.geometry), count * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + np.maximum(0, size - target.exchange_bytes) * target.exchange_byte_ns
         exchanged_ns = exchanged_ns + count * width * target.vector_ns + size / PARTS * target.hbm_long_byte_ns
-        if self.pixels >= TRANSPOSED:  # which wait for Vector, in each round
-            exchanged_ns = exchanged_ns * t["passes"] * ceil(t["accumulators"], self.banks)
-        exchanged_ns = np.where(t["split"] > 0, exchanged_ns, 0)
-        return t["beside"] * width * target.vector_ns + exchanged_ns + target.last_store_ns
+        return each_ns + waits_ns + np.where(t["split"] > 0, exchanged_ns, 0) + target.last_store_ns

@@ -171,7 +171,7 @@ class DiagonalsBound(Prices):
         array_ns = np.where(short, array_ns / target.half_rate, array_ns)
         step_ns = np.maximum(array_ns, others_ns)
         # the last gather follows its products
-        ends_ns = target.round_trip_ns + passes * target.gpsimd_fixed_ns
+        ends_ns = target.round_trip_ns + passes * (target.gpsimd_fixed_ns + t["split"] * target.exchange_ns)
         return step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + gathers_ns + ends_ns
 
     def moving_ns(self, t: Table, rows: Any, columns: Any) -> Any:
