@@ -225,8 +225,8 @@ SAMPLED = {
     "filters": Request(problem=ConvProblem(N=1, C=512, H=7, W=7, K=8192, R=3, S=3, padding=SAME)),
     "groups": Request(problem=ConvProblem(N=8, C=2048, K=2048, H=28, W=28, R=3, S=3, groups=128, padding=SAME)),
     "depthwise": Request(problem=ConvProblem(N=8, C=2048, W=4000, S=4, groups=2048, padding=((0, 0), (3, 0)))),
-    # cut along rows, planes are packed anew: the extrapolated time was 1.7 times that of the whole. A tile has pixels of
-    # several planes, so a part needs some 32 planes
+    # cut along rows, planes are packed anew: the extrapolated time was 1.7 times that of the whole; a tile has pixels
+    # of several planes, so a part needs some 32 planes
     "planes of a filter gradient": Request(problem=ConvProblem(
         N=1, C=128, K=64, D=96, T=1, H=64, W=64, R=3, S=3, stride=(1, 1, 1), padding=((0, 0), *SAME)).toward("wgrad")),
 }  # fmt: skip
