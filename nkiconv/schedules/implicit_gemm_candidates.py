@@ -11,7 +11,7 @@ from typing import Any
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from .geometry import Geometry
+from .geometry import Geometry, num_taps
 from .implicit_gemm import ALONE, FOLDS, ORDERS, PRODUCTS, SHARDS, X_BYTES, ImplicitGemmSettings, can_move, can_together
 from .implicit_gemm_bound import Bound
 from .implicit_gemm_products import banks_of
@@ -110,10 +110,12 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
         halves = PARTS if len(schedule.batches) > 1 else 1
         idle_ns = busy.tensor - filters_ns / halves - busy.dma
         moved = max(0, min(sum(map(len, schedule.batches)) // halves, int(idle_ns / move_ns)))
-    together = busy.dma > busy.tensor and all(
-        len(batch) > 1 and can_together(geometry, batch) and schedule.banks_together(index) <= TOGETHER_BANKS
-        for index, batch in enumerate(schedule.batches)
-    )
+    # of several taps, DMA brings filters more than x: sums one by one need them later
+    together = num_taps(geometry) == 1 and busy.dma > busy.tensor
+    for index, batch in enumerate(schedule.batches):
+        together &= (
+            len(batch) > 1 and can_together(geometry, batch) and schedule.banks_together(index) <= TOGETHER_BANKS
+        )
     open_ones = {"warmup": warmup, "moved": moved, "order": ORDERS[together], "loop": 0}
     chosen = replace(schedule.settings, **{**open_ones, **given})
     if "loop" not in given and loop_unsupported(geometry, options, 1, chosen.product) == "":
