@@ -33,6 +33,8 @@ NAME = "weight_stationary"
 ITEMS = 4
 #: The most output tiles of all cores: more would take too many instructions.
 ITEMS_MOST = 500_000
+#: Bytes a partition of x of an output tile; rows of an accumulator are loaded in any case.
+X_BYTES = 16_384
 #: The most planes of y packed along the columns of a stationary.
 DEPTH_MOST = 8
 #: Columns that stream while a sum is evacuated, while filters are copied to a place, and between two DMAs.
@@ -49,7 +51,7 @@ class PackedSettings(Settings):
     """All settings for few output channels; outputs and taps are given together."""
 
     algorithm = "weight_stationary of few outputs"
-    tried = ("x_bytes", "outputs", "taps", "warmup", "late_warmup", "depth", "lanes")
+    tried = ("outputs", "taps", "warmup", "late_warmup", "depth", "lanes")
     keeps = "rows of x that y sees and all filters of few output channels"
 
     outputs: int = count("rows of y packed along the columns", 1, P_MAX, near=(less, more))
@@ -63,14 +65,6 @@ class PackedSettings(Settings):
     taps: int = count("columns of taps packed along the columns", 1, _QUADRANTS, near=(less, more))
     lanes: int = count(
         "images packed along the partitions, each on a row tile", 1, _QUADRANTS, default=1, near=(half, double)
-    )
-    x_bytes: int = count(
-        "x of an output tile; rows of an accumulator are loaded in any case",
-        256,
-        SBUF_BYTES,
-        default=16_384,
-        near=(half, double),
-        unit="bytes a partition",
     )
     warmup: int = warm_up(28, near=WARM_UPS)
     late_warmup: int = count(
@@ -145,7 +139,7 @@ def _items(
         room = X_ROOM // (X_BUFFERS[0] * rows.size * part.xn * geometry.itemsize * k_tiles)
         images = min(volume, max(1, min(room, BANK_COLUMNS // (blocks * widest))))
     row_bytes = axis_elements(own, images) * part.xn * geometry.itemsize * k_tiles
-    most = max(0, config.x_bytes // row_bytes - rows.window) // rows.apart + 1
+    most = max(0, X_BYTES // row_bytes - rows.window) // rows.apart + 1
     share = div_ceil(rows.blocks * div_ceil(own.out, images), blocks * PARTS * ITEMS)
     n_planes, n_blocks = parts_for_cores(own, images, rows.blocks, max(1, min(most // blocks, share)) * blocks)
     if n_planes * n_blocks > ITEMS_MOST:

@@ -57,7 +57,6 @@ from .stacked_schedule import (
     Y_BYTES,
     Stack,
     phases_of,
-    runs_of,
     taps_of_window,
     tile_bytes,
     x_width,
@@ -81,11 +80,8 @@ HIDE_LOADS = 64
 #: For depthwise problems, bytes per partition of stationaries that are loaded together, and of all buffers of x.
 ROUND_BYTES = 40_960
 DEPTHWISE_X_BYTES = 49_152
-#: Columns that the Tensor Engine streams while the rows of an image are loaded and stored, during two triggers, and
-#: from a round's last matmul to the first one of the next round in its buffer.
-DMA_COLUMNS = 384
-RUN_COLUMNS = 280
-ROUND_COLUMNS = 4000
+#: M tiles whose stationaries are loaded together.
+TOGETHER = 8
 #: M tiles whose x is loaded ahead: the fewest, the most, and the planes of all.
 AHEAD_LEAST, AHEAD_MOST, AHEAD_PLANES = 2, 16, 64
 
@@ -216,20 +212,14 @@ def ways_of(geometry: Geometry, B: int, U: int) -> tuple[str, ...]:
 
 
 def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
-    """All settings of a depthwise problem. Open ones: the work of a round's M tiles, in columns of the Tensor Engine,
-    hides the loads of the next round's stationaries."""
-    planes, columns = geometry.planes, geometry.columns
-    A = channels_most(geometry)
-    share_m_tiles = div_ceil(div_ceil(geometry.C, A), PARTS)
-    taps = planes.taps * columns.taps * (1 if geometry.fast else 4)
-    work = max(taps * max(P_MAX, planes.out * columns.out), planes.out * DMA_COLUMNS)
-    needed = (ROUND_COLUMNS + RUN_COLUMNS * A * len(runs_of(geometry))) // work + 2
+    """All settings of a depthwise problem."""
+    planes, A = geometry.planes, channels_most(geometry)
     # with few buffers DMA engines idle while the first stationaries are loaded; with many, those wait for x of much
     # later M tiles
     ahead = max(AHEAD_LEAST, min(AHEAD_MOST, AHEAD_PLANES // planes.out)) * planes.images
     each = planes.images * _depthwise_x_bytes(geometry)
     room = max(2, min(P_MAX, DEPTHWISE_X_BYTES // max(1, each) * planes.images))
-    together = min(P_MAX, div_ceil(share_m_tiles, max(1, share_m_tiles // needed)))
+    together = min(TOGETHER, div_ceil(div_ceil(geometry.C, A), PARTS))
     return DepthwiseSettings.read(config, channels=A, together=together, buffers=min(ahead, room))
 
 

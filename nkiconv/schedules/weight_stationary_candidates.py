@@ -38,7 +38,7 @@ from .weight_stationary import (
 from .weight_stationary_bound import Bound, filters_moved_ns
 
 #: Settings of an output tile's size only: candidates that differ in no other have the same sums.
-TILE_BYTES = ("x_bytes", "y_bytes")
+TILE_BYTES = ("y_bytes",)
 #: Ratio of a bound to the least one above which other sizes of output tiles are not tried.
 NEAR = 1.15
 #: Rows of y on a partition that are tried, more than one with at most FEW outputs of a block; the number of candidates

@@ -274,7 +274,6 @@ _K_PACKING = {
 }  # fmt: skip
 
 RGB = ConvProblem(N=1, C=130, H=23, W=19, K=3, R=3, S=3, padding=SAME)
-_M_TALL = ConvProblem(N=1, C=30, H=41, W=30, K=2, R=3, S=3, padding=SAME)
 _M_STRIDED = ConvProblem(
     N=3, C=5, H=21, W=17, K=4, R=4, S=5, stride=(2, 3), padding=((2, 1), (3, 2)), rhs_dilation=(1, 2)
 )
@@ -299,8 +298,6 @@ _M_PACKING = {
     "all partitions": (RGB, m_packed(23, 1)),
     "one block a bank": (RGB, m_packed(5, 3)),
     "many banks": (RGB.replace(W=90), m_packed(1, 3)),
-    "loads of one row": (RGB, m_packed(2, 3, x_bytes=256)),
-    "loads cut inside a bank": (_M_TALL, m_packed(2, 3, x_bytes=256)),
     "many K tiles": (RGB.replace(C=1100, H=9, W=7, R=5, S=5), m_packed(6, 3)),
     "many K tiles, loads of some": (RGB.replace(C=460, H=9, W=7, K=60), m_packed(2, 1)),
     "many K tiles, image by image": (RGB.replace(N=2, C=600, H=54, W=55, K=1), m_packed(27, 3)),
@@ -317,7 +314,7 @@ _M_PACKING = {
     "lanes": (_M_STRIDED.replace(C=64), m_packed(3, 4, lanes=2)),
     "four lanes, more than a core has": (TRANSPOSED.replace(N=5), m_packed(2, 2, lanes=4)),
     "lanes of wide rows": (_M_WIDE.replace(N=3), m_packed(4, 4, lanes=2)),
-    "channels last": (RGB.replace(N=2, layout="NHWC"), m_packed(2, 3, x_bytes=256)),
+    "channels last": (RGB.replace(N=2, layout="NHWC"), m_packed(2, 3)),
     "strided lanes, channels last": (_M_STRIDED.replace(C=64, layout="NHWC"), m_packed(3, 4, lanes=2)),
     "both dilations, channels last": (_BOTH.replace(layout="NHWC"), m_packed(3, 4)),
 }

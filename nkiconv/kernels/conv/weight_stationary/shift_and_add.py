@@ -1,8 +1,6 @@
 """Evacuation of M packing: the sums of several columns of taps, each shifted to its outputs, added in fp32.
 
-Vector adds a tap's sums while it reads them; the first tap's are copied, by Scalar if it has less work. If Vector has
-more work than Scalar and GpSimd, Scalar copies the last tap's sums too and GpSimd adds them: the order of the additions
-is the same, and so are the bits.
+Vector adds a tap's sums while it reads them; the first tap's are copied, by Scalar if it has less work.
 """
 
 import itertools
@@ -12,15 +10,7 @@ from ...._nki import nisa, nl
 from ....schedules.block_schedule import banks_of, blocks_in
 from ....schedules.geometry import valid_range
 from ....schedules.tiles import div_ceil
-from ..._engines import (
-    GPSIMD_START_WORK,
-    GPSIMD_WORK,
-    SCALAR_START_WORK_PSUM,
-    SCALAR_WORK,
-    VECTOR_START_WORK_PSUM,
-    VECTOR_WORK,
-    pick,
-)
+from ..._engines import VECTOR_START_WORK_PSUM, VECTOR_WORK, pick
 from ..._epilogue import evacuate
 from ..regions import clear_window
 from ..sums import along, places_of_elements, places_of_outputs, spaced
@@ -67,7 +57,7 @@ class ShiftAndAdd(nl.NKIObject):
     def _add_taps(self, y_sbuf, taps, tile, one, bias_sbuf, residual_sbuf):
         """Add several taps, (sums, valid range) each, with the epilogue, into their outputs."""
         self.made += [part_of(*part) for part in itertools.islice(self.wanted, PARTS_AHEAD - len(self.made))]
-        (_, nn, jn, qn), part_sbuf, engine = y_sbuf.shape, self.made.pop(0), nisa.engine
+        (_, nn, jn, qn), part_sbuf = y_sbuf.shape, self.made.pop(0)
         elements = nn * jn * qn
         for which, (sums, met) in enumerate(taps):
             place = part_sbuf[:, :, :, along(*place_among(one, tile, met))]
@@ -77,25 +67,11 @@ class ShiftAndAdd(nl.NKIObject):
             elif which + 1 < len(taps) or not whole or self.epilogue.residual != "":
                 nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
                 self.ledger.vector += vector
-            elif self._with_gpsimd(elements, vector):
-                # Scalar reads PSUM, which GpSimd cannot
-                fused = {"rest": part_sbuf, "adder": engine.gpsimd}
-                evacuate(y_sbuf, sums, bias_sbuf, None, self.epilogue, engine.scalar, **fused)
-                return
             else:
-                evacuate(y_sbuf, sums, bias_sbuf, None, self.epilogue, engine.vector, rest=part_sbuf)
+                evacuate(y_sbuf, sums, bias_sbuf, None, self.epilogue, nisa.engine.vector, rest=part_sbuf)
                 self.ledger.vector += vector
                 return
         evacuate(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, self.epilogue, self.ledger)
-
-    def _with_gpsimd(self, elements, vector):
-        """Whether Scalar and GpSimd would finish the last tap before Vector; if so, the ledger counts it there."""
-        scalar = self.ledger.scalar + SCALAR_START_WORK_PSUM + elements * SCALAR_WORK
-        gpsimd = self.ledger.gpsimd + GPSIMD_START_WORK + elements * GPSIMD_WORK
-        if self.epilogue.activation != "" or max(scalar, gpsimd) >= self.ledger.vector + vector:
-            return False
-        self.ledger.scalar, self.ledger.gpsimd = scalar, gpsimd
-        return True
 
     def _parts(self, steps):
         """(part of a row, OutputsMet, shape) of all fp32 sums of several taps, in order."""
