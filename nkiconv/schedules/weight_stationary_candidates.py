@@ -3,7 +3,6 @@ search; and the Schedule of a config, with its open settings filled in by the le
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -124,36 +123,24 @@ def completed(bound: Bound, settings: Settings, given: dict[str, Any]) -> Any:
 
 
 def stacked_tried(target: Target, geometry: Geometry, options: Options, given: dict[str, Any]) -> Tried:
-    """(bound, settings) of `stacked`, by ascending bound; sizes with the same outputs are bounded one by one when the
-    bound of all of them is the least."""
+    """(bound, settings) of `stacked`, by ascending bound."""
     config = tuple(given.items())
     if geometry.groups > 1:
         yield 0.0, stacked.depthwise_settings(geometry, config)
         return
-    B, (least, least_of_outputs) = given.get("rows", 0), stacked_least(target, geometry, options)
+    B, least, found = given.get("rows", 0), stacked_least(target, geometry, options), []
     fixed = tuple(given.get(name, size) for name, size in zip(SIZES_OF_BLOCKS, (B, 1, 1, 1, B, 0), strict=True))
     # channels with an X of their own: none, or those that leave one more copy of the others room
     rest = geometry.C - P_MAX // (P_MAX // geometry.C + 1)
     rests = values_of(given, "rest", [0] if options.prologue.asked or rest == geometry.C else [0, rest])
-    every = enumerate(itertools.product(rests, [fixed[2:4]] if B else outputs_tried(geometry)))
-    queue: list[tuple[float, int, int, Any]] = [
-        (least_of_outputs(rest, *one), at, 0, rest, *one) for at, (rest, one) in every
-    ]
-    heapq.heapify(queue)
-    while queue:
-        ns, at, number, *found = heapq.heappop(queue)
-        if number > 0:
-            *sizes, way = found
-            yield (
-                ns,
-                stacked.StackedSettings.read(config, **dict(zip(SIZES_OF_BLOCKS, sizes, strict=True)), filters=way),
-            )
-            continue
-        for one in [fixed] if B else sizes_tried(geometry, *found):
-            packed = packed_of(geometry, one)
-            for way in values_of(given, "filters", stacked.ways_of(geometry, one[0], one[2])):
-                number += 1
-                heapq.heappush(queue, (least(one, packed, way), at, number, *one, way))
+    for rest, (U, V) in itertools.product(rests, [fixed[2:4]] if B else outputs_tried(geometry)):
+        for sizes in [fixed] if B else sizes_tried(geometry, rest, U, V):
+            packed = packed_of(geometry, sizes)
+            for way in values_of(given, "filters", stacked.ways_of(geometry, sizes[0], U)):
+                found.append((least(sizes, packed, way), sizes, way))
+    for ns, sizes, way in sorted(found, key=lambda one: one[0]):
+        own = dict(zip(SIZES_OF_BLOCKS, sizes, strict=True))
+        yield ns, stacked.StackedSettings.read(config, **own, filters=way)
 
 
 #: The X of some channels: its partitions, D, G, blocks for all rows of y, and the products of each row of y on a
@@ -175,11 +162,8 @@ def packed_of(geometry: Geometry, sizes: Sizes) -> list[Packed]:
     return found
 
 
-def stacked_least(
-    target: Target, geometry: Geometry, options: Options
-) -> tuple[Callable[[Sizes, list[Packed], str], float], Callable[[int, int, int], float]]:
-    """Lower bounds in ns, as functions: of sizes, each X and `filters`, from sums, evacuation, and loads and stores; of
-    all sizes with some rest and outputs."""
+def stacked_least(target: Target, geometry: Geometry, options: Options) -> Callable[[Sizes, list[Packed], str], float]:
+    """A lower bound in ns, as a function of sizes, each X and `filters`: of sums, evacuation, and loads and stores."""
     rows, columns, prices = geometry.rows, geometry.columns, Prices(target, geometry, options)
     met, out, size = planes_met(geometry), geometry.planes.out, geometry.planes.size / PARTS
     transposed_ns = target.matmul_done_ns + target.hop_ns + target.vector_done_ns
@@ -205,22 +189,15 @@ def stacked_least(
         made_ns = begin_ns + transposed_ns + U * kn * target.copy_ns(geometry.itemsize)
         return m_tiles * V * met * prices.matmul_ns(mine), busy, begin_ns, made_ns
 
-    def whole_ns(U: int, V: int, way: str, products: int, x_ns: float) -> float:
-        """ns from the first DMA to the last, of so many products of a row of y on a partition."""
-        tap_ns, others, begin_ns, made_ns = fixed(U, V, way)
-        busy = Busy(products * tap_ns, products * tap_ns, others.read, dma=others.dma + x_ns)
+    def whole_ns(sizes: Sizes, packed: list[Packed], way: str) -> float:
+        tap_ns, others, begin_ns, made_ns = fixed(*sizes[2:4], way)
+        x_ns = sum(loaded_ns(parts, blocks, D == G == 1) for parts, D, G, blocks, _ in packed)
+        products_ns = tap_ns * sum(one[4] for one in packed)
+        busy = Busy(products_ns, products_ns, others.read, dma=others.dma + x_ns)
         hidden_ns = begin_ns - target.first_packet_ns
         return total_ns(target, begin_ns, hidden_ns, busy, target.last_store_ns, made_ns=made_ns)
 
-    def found(sizes: Sizes, packed: list[Packed], way: str) -> float:
-        x_ns = sum(loaded_ns(parts, blocks, D == G == 1) for parts, D, G, blocks, _ in packed)
-        return whole_ns(*sizes[2:4], way, sum(one[4] for one in packed), x_ns)
-
-    def of_outputs(rest: int, U: int, V: int) -> float:
-        products = div_ceil(window_of(rows, (U - 1) * V + 1) * columns.taps, P_MAX // max(1, geometry.C - rest))
-        return min(whole_ns(U, V, way, products + (rest > 0), 0.0) for way in stacked.WAYS)
-
-    return found, of_outputs
+    return whole_ns
 
 
 def sizes_tried(geometry: Geometry, rest: int, U: int, V: int) -> Iterator[Sizes]:
