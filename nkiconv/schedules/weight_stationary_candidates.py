@@ -36,9 +36,7 @@ from .weight_stationary import (
 )
 from .weight_stationary_bound import Bound, filters_moved_ns
 
-#: Settings of an output tile's size only: candidates that differ in no other have the same sums.
-TILE_BYTES = ("y_bytes",)
-#: Ratio of a bound to the least one above which other sizes of output tiles are not tried.
+#: Ratio of the Tensor Engine's time to the least bound above which settings are left out.
 NEAR = 1.15
 #: Rows of y on a partition that are tried, more than one with at most FEW outputs of a block; the number of candidates
 #: that are built; sizes of M packing that are bounded, by least work of the Tensor Engine.
@@ -84,29 +82,24 @@ def candidates(
     if family.unsupported_reason(geometry, options, config):
         return []
     found: list[tuple[float, Any]] = []
-    known: dict[Config, list[Schedule]] = {}
-    best_ns, least_ns = most_ns, dict[Config, float]()
+    known, best_ns = list[Schedule](), most_ns
     for bound_ns, one in TRIED[algorithm](target, geometry, options, given):
-        if sum(map(len, known.values())) >= BUILT or bound_ns > best_ns:
+        if len(known) >= BUILT or bound_ns > best_ns:
             break
-        sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
-        if least_ns.get(sums, 0.0) > NEAR * best_ns or family.unsupported_reason(geometry, options, one.pairs):
+        if family.unsupported_reason(geometry, options, one.pairs):
             continue
         if isinstance(one, PhasesSettings):  # before millions of tiles are listed; each has a matmul
             columns = max(least_columns(geometry, one), num_tiles(geometry, one) * target.matmul_columns_min)
             if columns * Prices(target, geometry).column_ns > PARTS * NEAR * best_ns:
                 continue
         schedule, reason = family.planned(geometry, options, one)
-        if reason or schedule in known.setdefault(sums, []):
+        if reason or schedule in known:
             continue
-        known[sums].append(schedule)
+        known.append(schedule)
         bound = Bound(target, geometry, options, schedule)
-        if bound.array_ns > NEAR * best_ns:
-            least_ns[sums] = bound.array_ns
-            continue
-        least_ns[sums] = ns = bound.ns()
-        found.append((ns, completed(bound, one, given)))
-        best_ns = min(best_ns, ns)
+        if bound.array_ns <= NEAR * best_ns:
+            found.append((bound.ns(), completed(bound, one, given)))
+            best_ns = min(best_ns, found[-1][0])
     return sorted(found, key=lambda each: each[0])
 
 
