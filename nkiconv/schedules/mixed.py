@@ -13,7 +13,7 @@ from typing import Any
 
 from ..simulator.hardware import AXIS_SIZE_MAX
 from ..simulator.timing.target import Target
-from .depthwise import Options, RowGeometry, gate_bytes, gate_of, part_most
+from .depthwise import Options, RowGeometry, gate_bytes, gate_of
 from .options import Epilogue
 from .recipes import (
     FIRST_WIDTHS,
@@ -46,9 +46,6 @@ FILTER_BLOCK_BYTES = 16_384
 #: Tiles loaded ahead of the sums, if they fit. Beside 4, 8 take 0.998 times as long over 51 golden plans (0.90 for 224
 #: channels of 913); none of them is faster with more than 12.
 PREFETCH = 12
-#: Most bytes of a row's staged state: a DMA element of fewer bytes takes as long (trn2.toml, dma.small_element_bytes),
-#: and the copy on chip is short. Most bytes a partition of a part's staged states, and their least number.
-STAGED_BYTES_MAX, STATES_BYTES, STATES_MIN = 64, 8192, 4
 #: Pieces of x multiplied by a gate ahead of the sums.
 GATED_AHEAD = 1
 
@@ -86,14 +83,12 @@ class MixedPiece:
 class MixedSchedule:
     """All settings of a problem as they fit, and the sizes that follow from them.
 
-    states: bytes a partition of states that are loaded together and then copied to their columns; 0: each is loaded
-    there. piece: columns of a piece, at most. taps: the most of a recipe on Tensor; phases: the most of a piece.
+    piece: columns of a piece, at most. taps: the most of a recipe on Tensor; phases: the most of a piece.
     prefetch: tiles loaded ahead of the sums, as many as fit.
     """
 
     settings: MixedSettings
     rows: RowPlan
-    states: int
     piece: int
     taps: int
     phases: int
@@ -172,7 +167,6 @@ def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> M
     found = MixedSchedule(
         settings=replace(settings, columns=rows.columns),
         rows=rows,
-        states=staged_bytes(geometry, options, rows),
         piece=min(piece_columns(geometry), PSUM_BANKS // in_psum * BANK_COLUMNS, max(1, rows.columns)),
         taps=max(recipe[0] for recipe in recipes),
         phases=max(len(phases_of(recipe, options.epilogue)) for recipe in recipes),
@@ -223,7 +217,7 @@ def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedul
     if rows.columns > 0:
         in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.piece))
         tiles = min(in_flight + prefetch, tile_count(geometry, rows))
-    return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + plan.states + pieces
+    return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + pieces
 
 
 def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedule, on_tensor: bool) -> str:
@@ -267,12 +261,3 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
         phases, last = phases_of(recipe, epilogue), last_step(recipe, epilogue)
         pieces.append(MixedPiece(i, q0, qn, recipe, phases, last, vector_reads=in_turn and place % 2 == 0))
     return pieces
-
-
-def staged_bytes(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
-    """Bytes a partition of a part's states if they are staged; 0 if each is loaded to its columns."""
-    row_bytes = geometry.pad_left * geometry.itemsize
-    count = part_most(rows.T, rows.shard == "channels") * part_most(geometry.N, rows.shard == "batch")
-    if not options.state or rows.G > 1 or row_bytes > STAGED_BYTES_MAX or count < STATES_MIN:
-        return 0
-    return count * row_bytes if count * row_bytes <= STATES_BYTES else 0

@@ -77,8 +77,8 @@ class HeldTile:
 @dataclass
 class MixedRun:
     """The state of one part of the work: the HeldTile of each tile; the current chains [A, B] of each piece, each a
-    tile or None; filters and biases [partitions, 1, ...] of each block of channel tiles; WarmBanks; the part's states,
-    if they are staged, once loaded; the number of tiles with x loaded, and with filters and stationaries."""
+    tile or None; filters and biases [partitions, ...] of each block of channel tiles; WarmBanks; the number of tiles
+    with x loaded, and with filters and stationaries."""
 
     tensors: RowTensors
     geometry: RowGeometry
@@ -90,7 +90,6 @@ class MixedRun:
     chains: list
     filters: list = field(default_factory=list)
     warm: list = field(default_factory=list)
-    states: object = None
     loaded: int = 0
     prepared: int = 0
 
@@ -130,8 +129,8 @@ def prepare_tile(run, i):
     tile, before, held, S = run.tiles[i], run.tiles[max(0, i - 1)], run.held[i], run.geometry.S
     block, place = divmod(tile.t - run.tiles[0].t, filter_block(run.geometry))
     w_sbuf, bias_sbuf = run.filters[block]
-    held.w = w_sbuf[0 : tile.rows, 0, place * S : (place + 1) * S]
-    held.bias = None if bias_sbuf is None else bias_sbuf[0 : tile.rows, 0, place : place + 1]
+    held.w = w_sbuf[0 : tile.rows, place * S : (place + 1) * S]
+    held.bias = None if bias_sbuf is None else bias_sbuf[0 : tile.rows, place : place + 1]
     taps = run.plan.taps
     if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         held.diagonals = run.held[i - 1].diagonals
@@ -248,7 +247,7 @@ def load_tile_x(run, tile, cuts):
     for end in ends:
         for source, x_sbuf in zip(tensors.sources, tiles):
             if tensors.state is not None and source is tensors.x:
-                load_state(run, tile, x_sbuf, firsts, (begin, end))
+                move_groups(run, x_sbuf, tensors.state, tile, firsts, (begin, end))
             move_groups(run, x_sbuf, source, tile, firsts, (begin, end))
         gates += tensors.gates([x_sbuf[0 : tile.rows, begin:end] for x_sbuf in tiles])
         gates += arrivals(run, tiles[0], firsts[0], begin, end, numbers)
@@ -267,7 +266,7 @@ def load_numbers(run, tile):
     """The scale and shift of the prologue for a tile's channels, each [rows, 1] or None."""
     n = tile.groups[0][0]
     found = [load_channels(run, one, nl.float32, tile.t, 1, n) for one in run.tensors.numbers()]
-    return [None if one is None else one[0 : tile.rows, 0, 0:1] for one in found]
+    return [None if one is None else one[0 : tile.rows, 0:1] for one in found]
 
 
 def arrivals(run, x_sbuf, first, begin, end, numbers):
@@ -287,24 +286,6 @@ def clear_outside(run, dst_sbuf, firsts, source):
     for first, end in ((0, left), (right, size)):
         if first < end:
             nisa.memset(dst=dst_sbuf[0:rows, first:end], value=source.outside, engine=nisa.engine.vector)
-
-
-def load_state(run, tile, x_sbuf, firsts, columns):
-    """Load the state's elements in columns (first, end): from HBM, or from the part's staged states."""
-    state, first, last, missing = run.tensors.state, run.tiles[0], run.tiles[-1], -firsts[0]
-    if run.plan.states == 0 or run.loaded == 0:
-        move_groups(run, x_sbuf, state, tile, firsts, columns)
-    elif columns[0] == 0 and missing > 0:
-        n0, length = first.groups[0][0], -state.low
-        if run.states is None:
-            t_count, images = last.t + 1 - first.t, last.groups[0][0] + 1 - n0
-            run.states = load_channels(run, state, state.dtype, first.t, t_count, n0, images)
-        count, end = min(missing, x_sbuf.shape[1]), (tile.t - first.t + 1) * length
-        nisa.tensor_copy(
-            dst=x_sbuf[0 : tile.rows, 0:count],
-            src=run.states[0 : tile.rows, tile.groups[0][0] - n0, end - missing : end - missing + count],
-            engine=nisa.engine.vector,
-        )
 
 
 def tap_view(run, i, s, q0, qn):
@@ -334,18 +315,18 @@ def load_mixed_residual(run, tile):
     return residual_sbuf
 
 
-def load_channels(run, rows, dtype, t0, tn, n0=0, images=1):
-    """Load the rows of the channels of tiles t0 .. t0+tn-1 of some images: [partitions, images, tn * elements], the
-    same in every group; None for None."""
+def load_channels(run, rows, dtype, t0, tn, n=0):
+    """Load the rows of the channels of tiles t0 .. t0+tn-1 of image n: [partitions, tn * elements], the same in every
+    group; None for None."""
     if rows is None:
         return None
-    groups, T, (n_step, c_step, step) = run.plan.rows.G, run.plan.rows.T, rows.steps
+    groups, T, (_, c_step, step) = run.plan.rows.G, run.plan.rows.T, rows.steps
     P, inner = channels_of(run.geometry.C, T, t0), rows.size
-    dst_sbuf = nl.ndarray((groups * P, images, tn * inner), dtype=dtype, buffer=nl.sbuf)
+    dst_sbuf = nl.ndarray((groups * P, tn * inner), dtype=dtype, buffer=nl.sbuf)
     for p0, pn, count in row_runs(ChannelBlock(0, run.geometry.C, T), t0, tn):
-        pattern = [[T * c_step, pn], [n_step, images], [c_step, count], [step, inner]]
+        pattern = [[T * c_step, pn], [c_step, count], [step, inner]]
         if groups > 1:  # all partitions have as many channels
             pattern = [[0, groups], *pattern]
-        dst = dst_sbuf[p0 : p0 + groups * pn, 0:images, 0 : count * inner]
-        rows.load(dst, pattern, n0, p0 * T + t0, rows.low)
+        dst = dst_sbuf[p0 : p0 + groups * pn, 0 : count * inner]
+        rows.load(dst, pattern, n, p0 * T + t0, rows.low)
     return dst_sbuf
