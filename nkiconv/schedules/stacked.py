@@ -265,14 +265,12 @@ def _one_group(geometry: Geometry, settings: StackedSettings, options: Options) 
         row_parts=((0, columns.out),),
         ring=2,
     )
-    height = max(made.phases) + (U - 1) * V * rows.stride + made.num_taps * B
-    padded = planes.taps * made.geometry.C * height * columns.taps * item
     filters = len(m_tiles) * made.kn * made.num_filters * U * item
     y_bytes = Y_BYTES // 2 if options.residual else Y_BYTES
     made = _with_row_parts(made, y_bytes, options)
     columns, row_bytes = made.row, made.width * item
     plane_bytes = axis_elements(planes, 1) * row_bytes
-    if padded > PADDED_BYTES or filters > FILTER_BYTES or plane_bytes * made.reach > X_BYTES:
+    if made.z_elements * item > PADDED_BYTES or filters > FILTER_BYTES or plane_bytes * made.reach > X_BYTES:
         return None
     # blocks that fit beside x and results
     room = y_bytes // (4 * V * columns.out)

@@ -51,14 +51,13 @@ class WindowSchedule(PixelSchedule):
 
 def has_windows(geometry: Geometry) -> bool:
     """Whether windows can be computed as above: each of x's elements is in one, and padding in none."""
-    rows, columns, few = geometry.rows, geometry.columns, geometry.groups == 1 and geometry.C <= CHANNELS
+    axes, few = (geometry.rows, geometry.columns), geometry.groups == 1 and geometry.C <= CHANNELS
     own = few and is_transposed(geometry) and not writes_rows(geometry) and geometry.itemsize == geometry.hbm_itemsize
-    own = own and geometry.frames is None and geometry.depth is None and geometry.upsample == 1
+    own = own and (geometry.frames, geometry.depth, geometry.upsample, geometry.packed) == (None, None, 1, 0)
     own = own and sees_itself(geometry.planes) and is_evenly_apart(geometry)
-    apart = all(axis.stride >= axis.taps and axis.dilation == axis.lhs_dilation == 1 for axis in (rows, columns))
-    own = own and apart and not (is_padded(rows) or is_padded(columns))
-    own = own and num_taps(geometry) > 1 and columns.taps <= P_MAX
-    stored = geometry.packed == 0 and way_of(geometry, False) != "backwards"
+    apart = all(one.stride >= one.taps and one.dilation == one.lhs_dilation == 1 and not is_padded(one) for one in axes)
+    own = own and apart and num_taps(geometry) > 1 and geometry.columns.taps <= P_MAX
+    stored = way_of(geometry, False) != "backwards"
     return own and stored and fits_sbuf(bytes_of(geometry, geometry.K, 4, 4 * BANK_COLUMNS * 8))
 
 
