@@ -167,8 +167,9 @@ class BlocksBound(Prices):
         last = np.where(t["split"] > 0, 1 / t["rows"], 1 - (1 - 1 / t["rows"]) / t["accumulators"])
         last_ns = 0 if self.pixels >= TRANSPOSED else tile_ns * last
         busiest_ns = np.maximum(t["first_ns"] + array_ns, moved_ns + last_ns) + EXPOSED * np.minimum(array_ns, moved_ns)
-        # each pass waits for its first transposes
-        busiest_ns += t["passes"] * self.target.first_load_ns if self.pixels >= TRANSPOSED else 0
+        # the first transposes, of each pass whose tiles are not transposed during the pass before
+        starts = np.where(t["buffers"] < 2 * t["tiles"], passes, 1) if self.pixels >= TRANSPOSED else 0
+        busiest_ns += starts * self.target.first_load_ns
         ns = self.target.first_load_ns + busiest_ns + self.end_ns(t) + stored_ns
         return {**t, "ns": np.where(t["buffers"] > 0, ns, np.inf)}
 
@@ -229,7 +230,8 @@ class BlocksBound(Prices):
         # tiles that fit SBUF for passes that share channels are loaded once, those of x transposed once
         is_kept = t["buffers"] >= t["tiles"]
         of_x = np.where(is_kept & (self.pixels == TRANSPOSED), 1 / np.minimum(t["along_k"], t["passes"]), 1)
-        of_gy = np.where(is_kept & (t["along_k"] == 1), 1 / np.minimum(t["along_c"], t["passes"]), 1)
+        is_shared = is_kept & (t["along_k"] == 1) & (t["side"] == 1)
+        of_gy = np.where(is_shared, 1 / np.minimum(t["along_c"], t["passes"]), 1)
         planes = self.geometry.planes
         if self.pixels == TRANSPOSED and planes.taps > 1 and planes.stride == planes.dilation == 1:
             # taps that see a transposed plane one after the other
