@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import m_packing
@@ -92,8 +92,8 @@ PHASES_MAX = 65_536
 #: Bytes per partition of the stationaries of an M tile of groups, and of filters of a weight-resident group of
 #: transposed convolutions.
 GROUPS_FILTER_BYTES, FILTER_BYTES = 40_960, 90_112
-#: Buffers of stationaries of groups; output tiles of x in SBUF.
-FILTER_BUFFERS, X_BUFFERS = 2, 2
+#: Buffers of stationaries of groups; output tiles of x in SBUF; the most of groups, where it has room.
+FILTER_BUFFERS, X_BUFFERS, GROUPS_X_BUFFERS = 2, 2, 4
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,12 @@ def planned(geometry: Geometry, options: Options, settings: Any) -> tuple[Schedu
             return None, reason
         reserved += m_packing.block_statistics_bytes(geometry, options, settings.m_tile(geometry.K))
         made = _of_phases(geometry, settings)
-    if made is not None and fits_sbuf(num_bytes(geometry, made, options.residual) + reserved):
-        return made, ""
-    return None, settings.memory_unsupported(geometry)
+    every = [] if made is None else [made]
+    if made is not None and made.gathers:
+        every = [replace(made, buffers=count) for count in range(GROUPS_X_BUFFERS, X_BUFFERS - 1, -1)]
+    fits = (one for one in every if fits_sbuf(num_bytes(geometry, one, options.residual) + reserved))
+    made = next(fits, None)
+    return made, "" if made else str(settings.memory_unsupported(geometry))
 
 
 def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
