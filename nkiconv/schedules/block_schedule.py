@@ -173,14 +173,16 @@ class Schedule:
         first, n = share(max(shared) + 1, cores, core)
         return [one for at, one in zip(shared, every, strict=True) if first <= at < first + n]
 
-    def x_runs(self, tile: Sequence[RowTile], lanes: Lanes, k_tile: int = 0) -> list[tuple[int, int, int, int]]:
-        """(first partition, lane, first channel, count) of the loads of a K tile's x for an M tile: row tiles of a lane
-        whose channels and partitions follow each other together."""
+    def x_runs(
+        self, tile: Sequence[RowTile], lanes: Lanes, k_tile: int = 0, joins: bool = True
+    ) -> list[tuple[int, int, int, int]]:
+        """(first partition, lane, first channel, count) of the loads of a K tile's x for an M tile; joins: row tiles of
+        a lane whose channels and partitions follow each other are loaded together."""
         (first_channel, most, *_), found = self.k_tiles[k_tile], list[tuple[int, int, int, int]]()
         for one in (one for one in tile if one.lane < len(lanes)):
             first, lane, c0, cn = one.first, one.lane, one.c0 + first_channel, min(one.cn, most)
             after = (found[-1][0] + found[-1][3], found[-1][1], found[-1][2] + found[-1][3]) if found else None
-            if (first, lane, c0) == after:
+            if joins and (first, lane, c0) == after:
                 first, _, c0, before = found.pop()
                 cn += before
             found.append((first, lane, c0, cn))

@@ -6,6 +6,7 @@ import math
 from ...._nki import nisa, nl
 from ....schedules.block_axes import plane_span, planes_of
 from ....schedules.block_schedule import banks_of
+from ....schedules.geometry import is_transposed
 from ....schedules.planes import misses_planes
 from ....schedules.regions import regions_of_x
 from ....schedules.tiles import size_of
@@ -111,7 +112,9 @@ class Inputs(nl.NKIObject):
         c0, cn, segment, held = self.schedule.k_tiles[k_tile]
         if self.schedule.shift == None and not self.schedule.gathers:
             return [(index * cn, segment + index, c0, cn) for index in range(held)]
-        return self.schedule.x_runs(tile, lanes, k_tile)
+        # one DMA transpose, or one prologue, of many partitions; else matmuls of a row tile wait for its own load alone
+        joins = is_transposed(self.geometry) or self.operands.prologue is not None
+        return self.schedule.x_runs(tile, lanes, k_tile, joins)
 
     def _load_rows(self, x_sbuf, lane, first, channels, low, high):
         """Load rows low .. high-1 of a lane, with zeros in its elements outside x."""
