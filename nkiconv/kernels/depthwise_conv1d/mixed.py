@@ -105,23 +105,15 @@ def prepare(run, i):
 
 
 def load_next_tile(run, i):
-    """Load x and residual of tile i; filters before the first x that needs them."""
-    plan, tile = run.plan, run.tiles[i]
-    load_mixed_filters(run, tile.t)
-    held = run.held[i]
+    """Load x and residual of tile i; before them filters, in fp32, and biases of blocks up to its channel tile."""
+    plan, tile, held, block = run.plan, run.tiles[i], run.held[i], filter_block(run.geometry)
+    for t0 in range(run.tiles[0].t + len(run.filters) * block, tile.t + 1, block):
+        count, loads = min(block, run.tiles[-1].t + 1 - t0), (run.tensors.w, run.tensors.bias)
+        run.filters.append([load_channels(run, one, nl.float32, t0, count) for one in loads])
     held.x, held.gates = load_tile_x(run, tile, mixed_cuts(tile.qn, plan, i == 0))
     held.residual = load_mixed_residual(run, tile)
     if i == 0 and plan.settings.warmup > 0:
         run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)
-
-
-def load_mixed_filters(run, t):
-    """Load filters, in fp32, and biases of the blocks of channel tiles up to that of t."""
-    block, first_t, end_t = filter_block(run.geometry), run.tiles[0].t, run.tiles[-1].t + 1
-    for t0 in range(first_t + len(run.filters) * block, t + 1, block):
-        count = min(block, end_t - t0)
-        loads = (run.tensors.w, run.tensors.bias)
-        run.filters.append([load_channels(run, one, nl.float32, t0, count) for one in loads])
 
 
 def prepare_tile(run, i):
@@ -169,7 +161,9 @@ def run_step(run, place, step):
     else:
         chains[0] = complete(run, piece, step, chains[0])
     if step == piece.last:
-        store_y(run, piece, chains[0])
+        tile = run.tiles[piece.tile]
+        firsts = [q0 + piece.q0 for _, q0 in tile.groups]
+        move_groups(run, chains[0], run.tensors.y, tile, firsts, (0, piece.qn), tile.end_q, is_store=True)
 
 
 def sum_on_tensor(run, piece):
@@ -293,13 +287,6 @@ def tap_view(run, i, s, q0, qn):
     geometry, tile, x_sbuf = run.geometry, run.tiles[i], run.held[i].x
     begin = q0 * geometry.stride + s * geometry.dilation
     return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
-
-
-def store_y(run, piece, y_sbuf):
-    """Store a piece of y, [rows, qn]."""
-    tile = run.tiles[piece.tile]
-    firsts = [q0 + piece.q0 for _, q0 in tile.groups]
-    move_groups(run, y_sbuf, run.tensors.y, tile, firsts, (0, piece.qn), tile.end_q, is_store=True)
 
 
 def load_mixed_residual(run, tile):

@@ -382,7 +382,9 @@ def step_heads(operands, geometry, epilogue, eps, tokens):
     tokens)."""
     steps, T = build(geometry, nl.num_programs(), nl.program_id(0)), tokens[0]
     out = Results(operands.parts, epilogue, eps, warmed())
-    slots, held, count, ahead = {}, [], len(steps), min(GROUPS_AHEAD, groups_held(geometry, T))
+    # x, states before and after, and filters
+    group_bytes = BANK_COLUMNS * (T + 3 * geometry.S) * geometry.itemsize
+    slots, held, count, ahead = {}, [], len(steps), min(GROUPS_AHEAD, max(1, HELD_BYTES // group_bytes))
     for index in range(count + 1):
         for step in steps[len(held) : index + ahead]:
             held.append(load_group(operands, geometry, step, tokens, slots))
@@ -397,11 +399,6 @@ def step_heads(operands, geometry, epilogue, eps, tokens):
             before.state = next_states(before.state, before.x, T, out.ledger)
             store_next_states(operands, geometry, before)
     out.end()
-
-
-def groups_held(geometry, T):
-    """The number of groups whose x, states before and after, and filters SBUF holds at once."""
-    return max(1, HELD_BYTES // (BANK_COLUMNS * (T + 3 * geometry.S) * geometry.itemsize))
 
 
 def load_group(operands, geometry, step, tokens, rows):

@@ -254,11 +254,6 @@ class Core:
         self.bias1 = load_columns(operands.bias1, geometry.m_tiles)
         self.bias2 = load_columns(operands.bias2, geometry.k_tiles)
 
-    def place_second(self):
-        """Load the second filters."""
-        m_tiles, k_tiles = self.geometry.m_tiles, self.geometry.k_tiles
-        self.second = self.transposed(self.operands.w2, slice(None), k_tiles, slice(*self.own), m_tiles)
-
     def transposed(self, w_hbm, row_part, row_tiles, column_part, column_tiles):
         """Load filters [rows, columns] from HBM as [column, tile of columns, row] in SBUF: parts of the tiles."""
         shape = min(nl.tile_size.pmax, w_hbm.shape[1]), len(column_tiles), w_hbm.shape[0]
@@ -410,4 +405,5 @@ def run_mlp(operands, geometry, epilogue, activation):
             held[number + ahead] = core.start(groups[number + ahead])
         core.advance(held, number)
         if number == 0:
-            core.place_second()
+            k_tiles, m_tiles = geometry.k_tiles, geometry.m_tiles
+            core.second = core.transposed(operands.w2, slice(None), k_tiles, slice(*core.own), m_tiles)
