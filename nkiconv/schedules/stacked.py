@@ -48,7 +48,7 @@ from .options import (
     prologue_bytes,
     taken_unsupported,
 )
-from .settings import Config, Settings, choice, count, half, less, more, setting, warm_up
+from .settings import WARM_UP_MAX, Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     BUSY_COLUMNS,
     FILTER_BYTES,
@@ -103,6 +103,9 @@ class StackedSettings(Settings):
     rest: int = count("channels with an X of their own", 0, P_MAX, default=0)
     filters: str = choice("how filters reach their places: straight by DMA, apart by transposes", WAYS)
     warmup: int = warm_up(10)
+    late_warmup: int = count(
+        "how many of the matmuls on zeros follow the transposes of the first filters", 0, WARM_UP_MAX, default=0
+    )
 
 
 @dataclass(frozen=True)
@@ -397,5 +400,6 @@ def scheduled(stack: Stack, settings: Any) -> Schedule:
         by_channels=stack.diagonal,
         buffers=stack.ring,
         warmup=settings.warmup,
+        late_warmup=min(settings.late_warmup if isinstance(settings, StackedSettings) else 0, settings.warmup),
         stack=stack,
     )
