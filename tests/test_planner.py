@@ -333,7 +333,7 @@ def test_a_hedge_timed_by_parts_is_compared_with_a_plan_timed_as_a_whole():
     assert regrets.cost(by_parts) == regrets.cost(regrets.rivals[1]) < regrets.most
 
 
-def test_bands_of_more_groups_share_a_dma_if_triggers_are_dear():
+def test_bands_share_a_dma_with_other_groups_before_other_channels():
     problem = ConvProblem(N=1, C=4096, W=8192, S=128, groups=4096, padding=((0, 0), (127, 0)))
 
     def first(**constants):
@@ -341,6 +341,7 @@ def test_bands_of_more_groups_share_a_dma_if_triggers_are_dear():
         return next(dict(one.config) for one in found if one.algorithm == "banded" and one.config)
 
     known, dear = (first(), first(**{"dma.static_issue_ns": 670.0}))
+    assert known["joined"] == dear["joined"] == 1
     assert dear["buffer_groups"] > known["buffer_groups"]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from .depthwise import Options, RowGeometry, gate_bytes, gate_of, part_most, part_span
 from .options import PROLOGUE_ARGUMENTS
-from .settings import ALL, SHARDS, Config, Settings, choice, count, double, flag, half, setting, warm_up
+from .settings import ALL, SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, Part, cut, cut_at, div_ceil, fits_sbuf, whole_words
 
 #: Bytes of the shortest run that a row is cut into: the DMA of a shorter one takes as long.
@@ -33,7 +33,10 @@ class BandedSettings(Settings):
     """All settings; a search finds neighbours of block, groups, shard and images by the shape."""
 
     algorithm = "banded"
-    tried = ("groups", "images", "buffer_groups", "warmup", "rewarm", "block", "shard", "x_stationary")
+    tried = (
+        *("joined", "groups", "images", "buffer_groups", "buffers", "streamed", "warmup", "rewarm", "block"),
+        *("shard", "x_stationary"),
+    )
 
     block: int = count(
         "positions of a channel on neighbouring partitions, a multiple of the stride",
@@ -45,8 +48,17 @@ class BandedSettings(Settings):
     groups: int = count("groups of a tile, at most; times images at most 128", 1, PARTITIONS, near=(half, double))
     images: int = count("images of a tile, at most", 1, PARTITIONS, near=(half, double))
     buffer_groups: int = count("groups of a band buffer, at most", 1, PARTITIONS, near=(double, half))
-    buffers: int = count("band buffers in rotation", 1, PARTITIONS)
-    streamed: int = count("columns of a matmul, at least", 1, PARTITIONS, default=96)
+    buffers: int = count("band buffers in rotation", 1, PARTITIONS, near=(more, lambda now: now + 2, less))
+    # fewer DMAs, which hedges triggers of 670 ns: without it the worst regret of nkl_n1_c256_w512_s64 is 1.78 for 1.39
+    # (`nkiconv plan nkl_n1_c256_w512_s64 --no-cache`), at the same time with ours
+    joined: int = count(
+        "channels whose bands one DMA loads, with the zeros beside them, at most",
+        1,
+        PARTITIONS,
+        default="by shape",
+        near=(double, half),
+    )
+    streamed: int = count("columns of a matmul, at least", 1, PARTITIONS, default=96, near=(half, double))
     warmup: int = warm_up("by shape", most=PARTITIONS, near=(0, 12))
     rewarm: int = count("matmuls on zeros before the first bands", 0, PARTITIONS, near=(0, 12))
     x_stationary: bool = flag(
@@ -78,8 +90,10 @@ class BandedSchedule:
     end_data: int
     #: groups of a band buffer at most
     buffer_groups: int
-    #: elements of a padded filter; zeros before it
+    #: channels of a group whose bands one DMA loads; elements of a padded filter, with zeros for the next of these
+    joined: int
     pitch: int
+    #: zeros before it
     front: int
     #: most groups, images and output blocks of a tile
     groups: int
@@ -117,6 +131,7 @@ def build(geometry: RowGeometry, options: Options, settings: BandedSettings) -> 
     block, shard, apart = settings.block, settings.shard, geometry.dilation
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     out_block = out_columns(geometry, block)
+    joined = max(some for some in range(1, settings.joined + 1) if per_group % some == 0)
     front = num_taps * block - geometry.S if geometry.flipped else block - geometry.stride
     images = min(settings.images, part_most(geometry.N, shard == "batch"))
     groups = min(min(settings.groups, PARTITIONS // images), part_most(num_groups, shard == "channels"))
@@ -133,7 +148,8 @@ def build(geometry: RowGeometry, options: Options, settings: BandedSettings) -> 
         first_data=0 if options.state else max(0, geometry.pad_left) // (block * apart) * apart,
         end_data=div_ceil(max(0, geometry.W + geometry.pad_left), block * apart) * apart,
         buffer_groups=min(groups, settings.buffer_groups),
-        pitch=whole_words((num_taps + 1) * block + front % 2, 2),
+        joined=joined,
+        pitch=whole_words((num_taps + 1) * block + front % 2, 2) + (joined - 1) * whole_words(num_taps * block, 2),
         front=front,
         groups=groups,
         images=images,
@@ -161,7 +177,7 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     if options.epilogue.residual != "":
         rows_out = rows_out * 3
     taps = blocks.num_taps * blocks.block
-    filters = blocks.buffer_groups * blocks.pitch * item
+    filters = blocks.buffer_groups * blocks.joined * blocks.pitch * item
     bands = blocks.settings.buffers * blocks.buffer_groups * A * taps * item
     constants = 2 * PARTITIONS * 4 + BANK_COLUMNS * item
     if options.epilogue.bias:

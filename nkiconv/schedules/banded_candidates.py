@@ -43,7 +43,7 @@ RUN_BYTES, RUN_BYTES_MIN, TILES = 1024, 256, 4
 #: Least columns of a matmul. Fewer take as long (pe.min_interval_rows), but leave the array idle, and it falls to half
 #: rate below 3/8 of its capacity (throttle.threshold): 64 of 128 keep it at full rate, 96 also bring it back there,
 #: which pays if a core's bands take longer than STREAMED_NS.
-STREAMED, STREAMED_LONG, STREAMED_NS = 64, 96, 12000.0
+STREAMED, STREAMED_LONG, STREAMED_NS = 64, 96, 15000.0
 #: Matmuls of 512 columns of zeros while the array waits for the first rows: it runs at half rate until it has been busy
 #: for 3/8 of its full capacity in a window of 3.4 us (trn2.toml, throttle.*), and 6 of them are 1.3 us of it. REWARM
 #: more, at full rate, fill the evacuation of the first blocks. They do not pay if a core's bands take less than
@@ -133,8 +133,17 @@ def near_of(geometry: RowGeometry, options: Options, now: BandedSettings) -> lis
         "shard": shards_of(geometry),
         **({} if geometry.N > 1 else {"images": []}),
     }
-    found: list[tuple[tuple[str, Any], ...]] = []
+    shares = (
+        (blocks.joined, 2 * blocks.buffer_groups),
+        (2 * blocks.joined, div_ceil(blocks.buffer_groups, 2)),
+        (blocks.joined // 2, 2 * blocks.buffer_groups),
+    )
+    found: list[tuple[tuple[str, Any], ...]]
+    found = [replace(now, joined=joined, buffer_groups=some).pairs for joined, some in shares if joined > 0]
     found += BandedSettings.near(now.pairs, {**dict(now.pairs), **sized}, **by_shape)
+    # fewer triggers, where the array's wait for larger buffers would leave it at half rate
+    if now.streamed < STREAMED_LONG:
+        found.append(replace(now, buffer_groups=2 * blocks.buffer_groups, streamed=STREAMED_LONG).pairs)
     return found
 
 
@@ -196,6 +205,7 @@ def filled(
         images=images,
         buffer_groups=buffer_groups,
         buffers=max(1, min(BUFFERS + 1, 2 * BAND_BYTES // band_bytes)),
+        joined=1,
         streamed=STREAMED_LONG if bands_ns > STREAMED_NS else STREAMED,
         warmup=warmup,
         rewarm=min(warmup, REWARM),
@@ -233,14 +243,14 @@ def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, ta
     stage_ns = target.matmul_done_ns + 2 * target.hop_ns + target.vector_done_ns
     # zeros of band buffers, two of three by Vector; and the filters
     zeros_ns = blocks.per_group * blocks.num_taps * blocks.block * item / 4 * target.vector_memset_ns * 2 / 3
-    zeros_ns *= blocks.per_group > 1
+    zeros_ns *= blocks.per_group > blocks.joined
     all_zeros_ns = zeros_ns * min(settings.buffers * blocks.buffer_groups, groups)
-    z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), blocks.buffer_groups)
-    filters_ns = min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
-    filters_ns *= blocks.buffer_groups
+    a_row = blocks.buffer_groups * blocks.joined
+    z_rows = div_ceil(part_most(geometry.C, settings.shard == "channels"), a_row)
+    filters_ns = a_row * min(target.rows_an_engine, z_rows) * target.row_ns(geometry.S, geometry.w_s, item)
     x_ns = max(there_ns + target.static_issue_ns + first.load, min(all_zeros_ns, 2 * zeros_ns * blocks.buffer_groups))
     # a buffer's bands: triggers, latency, bytes
-    triggers_ns = min(blocks.per_group, geometry.C) * target.static_issue_ns
+    triggers_ns = div_ceil(min(blocks.per_group, geometry.C), blocks.joined) * target.static_issue_ns
     loaded_ns = there_ns + triggers_ns + _bands_ns(target, geometry, blocks) * blocks.buffer_groups
     bands_ns = max(there_ns + target.static_issue_ns + filters_ns, zeros_ns * blocks.buffer_groups) + loaded_ns
     start_ns = max(x_ns + first.rows_in + first.read_in + stage_ns, bands_ns)
@@ -274,8 +284,9 @@ POWER = 4
 
 
 def _bands_ns(target: Target, geometry: RowGeometry, blocks: BandedSchedule) -> float:
-    """A DMA engine's ns for a group's bands."""
-    return target.rows_an_engine * target.run_ns(blocks.num_taps * blocks.block * geometry.itemsize)
+    """A DMA engine's ns for a group's bands, of which one DMA loads `joined` side by side."""
+    size = blocks.num_taps * blocks.block * geometry.itemsize
+    return target.rows_an_engine * target.run_ns(blocks.joined * size)
 
 
 def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTile, float]]:
@@ -331,7 +342,7 @@ def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile:
     load = inputs_of(geometry) * rows_ns(target, rows, row_ns, num_bytes) if tile.datan else 0.0
     y_ns = y_runs * target.row_ns(run_out, geometry.y_q, epilogue.y_itemsize)
     store = rows_ns(target, out_rows, y_ns, out_rows * y_runs * run_out * epilogue.y_itemsize)
-    triggers = channels * div_ceil(tile.gn, blocks.buffer_groups) + 2
+    triggers = div_ceil(channels, blocks.joined) * div_ceil(tile.gn, blocks.buffer_groups) + 2
     busy = Busy(
         tensor=rows_in + products + rows_out,
         streamed=streamed,

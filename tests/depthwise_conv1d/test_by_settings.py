@@ -57,21 +57,21 @@ BLOCKS = {
 BAND_SETTINGS = {
     "odd channels, causal": [
          (("block", 16), ("groups", 1)), (("block", 8), ("groups", 3)),
-         (("block", 16), ("shard", "columns"), ("buffer_groups", 3))],
+         (("block", 16), ("shard", "columns"), ("joined", 4), ("buffer_groups", 3))],
     "images share matmuls": [
         (("block", 32), ("shard", "batch"), ("images", 1)), (("block", 16), ("buffers", 1), ("buffer_groups", 1))],
     "channels of several tiles": [
-        (("block", 16), ("buffers", 3), ("buffer_groups", 5)),
-        (("block", 16), ("warmup", 0), ("rewarm", 0)), (("block", 64), ("streamed", 128))],
+        (("block", 16), ("buffers", 3), ("buffer_groups", 5), ("joined", 4)),
+        (("block", 16), ("joined", 1), ("warmup", 0), ("rewarm", 0)), (("block", 64), ("streamed", 128))],
 }  # fmt: skip
 #: Filters again: a core's second image begins again at the first channels after the last ones, which are few;
 #: images once more; bands of 320 channels at once.
 FILTERS_AGAIN = [
     (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8))),
     (Row("images once more", 2, 672, 9, 3),
-        (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2))),
+        (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2), ("joined", 3))),
     (Row("bands of 320 channels at once", 1, 700, 8, 3),
-        (("block", 2), ("buffer_groups", 5), ("groups", 8))),
+        (("block", 2), ("buffer_groups", 5), ("groups", 8), ("joined", 1))),
 ]  # fmt: skip
 DOT = [
     #   why                               N    C     W     S  stride  pad        dil
@@ -231,12 +231,12 @@ def test_all_digits_of_a_bias_are_added(config):
     assert (y == bias[:, None]).all()
 
 
-def test_one_dma_loads_bands_of_several_groups():
-    """Four groups of 8 channels: a channel of two groups each."""
-    config = (("block", 16), ("shard", "channels"), ("groups", 4), ("buffer_groups", 2))
+def test_one_dma_loads_bands_of_several_channels_and_groups():
+    """Four groups of 8 channels: 4 channels of two groups each."""
+    config = (("block", 16), ("shard", "channels"), ("groups", 4), ("buffer_groups", 2), ("joined", 4))
     found = trace(Row("four groups", 1, 32, 600, 64).problem("bf16"), "banded", lnc=1, config=config).instructions
     copies = [(*one.reads, *one.writes) for one in found if one.op == "dma_copy"]
-    assert sum(all(side.info.on_chip for side in sides) for sides in copies) == 32 // 2
+    assert sum(all(side.info.on_chip for side in sides) for sides in copies) == 32 // (4 * 2)
 
 
 def test_any_layout_with_x_stationary():
@@ -370,7 +370,7 @@ def settings_of(algorithm, S):
         "banded": {"block": st.one_of(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128]), st.integers(1, 128)),
          "shard": shards, "groups": st.integers(1, 40), "images": few, "buffers": st.integers(1, 16),
          "buffer_groups": few, "warmup": st.integers(0, 8), "streamed": st.integers(1, 12),
-         "rewarm": st.integers(0, 8), "x_stationary": st.booleans()},
+         "joined": st.integers(1, 16), "rewarm": st.integers(0, 8), "x_stationary": st.booleans()},
         "dot": {"block": st.sampled_from([1, 2, 4, 8, 16]), "slots": st.integers(1, 70), "warmup": few},
         "update": {"engine": st.sampled_from(["tensor", "vector"]), "vector_reads": st.integers(0, 4),
          "warmup": few},

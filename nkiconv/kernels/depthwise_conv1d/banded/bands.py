@@ -11,8 +11,10 @@ overlapping windows. A buffer holds the bands of several groups, each block-diag
 With flipped=True w[a, S - 1 - s] stands for w[a, s]: z = num_taps B - S zeros, w[a], zeros, as stored; row i starts at
 element B - 1 - i: z's offset falls with the partition, outputs are in order, and the last k comes first.
 
-z is made in SBUF. A DMA from there has partitions as its outermost dim, and so reads one: a row of z has one channel of
-all groups of a buffer, whose bands are one DMA.
+z is made in SBUF. A DMA from there has partitions as its outermost dim, and so reads one: a row of z has some channels
+(`joined`) of all groups of a buffer, whose bands are one DMA. Each of these channels is followed by zeros of one band
+less than there are channels, so that a window that starts a band earlier for each channel before has the band on the
+diagonal and zeros beside it.
 """
 
 from ...._nki import nisa, nl
@@ -26,9 +28,10 @@ from ..tensors import move_free
 
 def place_of(run, group):
     """(tile, first row, index in a row) of a group in z, whose rows have as many as a band buffer."""
-    A, (row, index) = run.blocks.per_group, divmod(group - run.g0, run.blocks.buffer_groups)
-    tile, row = divmod(row, nl.tile_size.pmax // A)
-    return tile, row * A, index
+    blocks = run.blocks
+    rows, (row, index) = blocks.per_group // blocks.joined, divmod(group - run.g0, blocks.buffer_groups)
+    tile, row = divmod(row, nl.tile_size.pmax // rows)
+    return tile, row * rows, index
 
 
 def band_queue(run):
@@ -47,20 +50,22 @@ def load_banded_filters(run, index):
     """A tile of z in SBUF: the filters, zeros before and after. The last row may have fewer groups, the last group
     fewer channels."""
     blocks, w, S = run.blocks, run.tensors.w, run.geometry.S
-    A, slots, (_, c_step, step) = blocks.per_group, blocks.buffer_groups, w.steps
-    each, most, front = slots * A, nl.tile_size.pmax // A, whole_words(blocks.front, 2)
+    A, J, (_, c_step, step), front = blocks.per_group, blocks.joined, w.steps, whole_words(blocks.front, 2)
+    rows, slots = A // J, blocks.buffer_groups
+    each, most = slots * A, nl.tile_size.pmax // rows
     c0 = run.g0 * A + index * most * each
     channels = min(most * each, run.c_end - c0)
     full, groups, last = channels // each, channels % each // A, channels % A
-    z_sbuf = nl.ndarray((div_ceil(channels, each) * A, slots, blocks.pitch), dtype=w.dtype, buffer=nl.sbuf)
+    z_sbuf = nl.ndarray((div_ceil(channels, each) * rows, slots, J, blocks.pitch), dtype=w.dtype, buffer=nl.sbuf)
     for row, slot, channel, counts in (
-        (0, 0, 0, (full, A, slots)),
-        (full * A, 0, full * each, (1, A, groups)),
-        (full * A, groups, channels - last, (1, last, 1)),
+        (0, 0, 0, (full, rows, slots, J)),
+        (full * rows, 0, full * each, (1, rows, groups, J)),
+        (full * rows, groups, channels - last, (1, last // J, 1, J)),
+        (full * rows + last // J, groups, channels - last % J, (1, 1, 1, last % J)),
     ):
         if all(counts):
-            here = z_sbuf[row : row + counts[0] * counts[1], slot : slot + counts[2], front : front + S]
-            steps = each * c_step, c_step, A * c_step
+            here = z_sbuf[row : row + counts[0] * counts[1], slot : slot + counts[2], 0 : counts[3], front : front + S]
+            steps = each * c_step, J * c_step, A * c_step, c_step
             pattern = [*map(list, zip(steps, counts, strict=True)), [step, S]]
             w.load(here, pattern, 0, c0 + channel, 0)
     zero_columns(z_sbuf, 0, front)
@@ -71,7 +76,7 @@ def load_banded_filters(run, index):
 def zero_columns(z_sbuf, begin, end):
     """Zeros in columns of z, two of 16 bits at a time, by GpSimd, as loads of x wait for Vector."""
     words = as_words(z_sbuf)
-    each = z_sbuf.shape[2] // words.shape[2]
+    each = z_sbuf.shape[3] // words.shape[3]
     first, last = div_ceil(begin, each), end // each
     for tile, r0, r1 in ((z_sbuf, begin, first * each), (words, first, last)):
         if r0 < r1:
@@ -102,7 +107,7 @@ def prefetch_bands(run, position):
 def zero_bands(run, at, groups):
     """Zeros off the diagonals of a buffer's first groups, before their first bands: two of 16 bits at a time, group by
     group, two of three groups by Vector, else GpSimd."""
-    if run.blocks.per_group == 1:
+    if run.blocks.per_group == run.blocks.joined:
         return
     words = as_words(run.buffers[at])
     for group in range(run.zeroed[at], groups):
@@ -121,17 +126,19 @@ def as_words(buffer_sbuf):
 
 
 def load_bands(run, buffer_sbuf, group, slot, groups, channels):
-    """Bands of the first channels of some groups into a buffer's diagonals from a slot on: a DMA for each channel."""
+    """Bands of the first channels of some groups into a buffer's diagonals from a slot on: a DMA for each row of z."""
     z_sbuf, (_, row, index) = run.z, place_of(run, group)
-    _, slots, pitch = z_sbuf.shape
-    block, size, width = run.blocks.block, buffer_sbuf.shape[3], slots * pitch
+    _, slots, J, pitch = z_sbuf.shape
+    block, size, width = run.blocks.block, buffer_sbuf.shape[3], slots * J * pitch
     # steps of access patterns are signed: APPair of KLR, github.com/leanprover/KLR, KLR/Core/Tensor.lean
     step, start = (-1, block - 1) if run.geometry.flipped else (1, 0)
-    start += (index + slot) * pitch + run.blocks.front % 2
-    pattern = [[width, 1], [step, block], [pitch, groups], [1, size]]
-    for a in range(channels):
-        dst = buffer_sbuf[a * block : (a + 1) * block, slot : slot + groups, a, 0:size]
-        copy(dst, z_sbuf.ap(pattern=pattern, offset=(row + a) * width + start))
+    start += (index + slot) * J * pitch + run.blocks.front % 2
+    for a in range(0, channels, J):
+        some = min(J, channels - a)
+        # a channel's window starts earlier by a slot for each channel before it, whose zeros then are before its band
+        pattern = [[width, 1], [pitch - size, some], [step, block], [J * pitch, groups], [1, J * size]]
+        dst = buffer_sbuf[a * block : (a + some) * block, slot : slot + groups, a : a + J, 0:size]
+        copy(dst, z_sbuf.ap(pattern=pattern, offset=(row + a // J) * width + start))
 
 
 def bands_of(run, buffer_sbuf, contraction, k, mirrored):

@@ -102,7 +102,7 @@ class BandedRun:
     held: HeldTile of each tile; g0, c_end: the first group, and the end of the last's channels; queue: contents of band
     buffers in order of use, [first group, groups]; middle, end: the epilogues of evacuations to Y, and to rows;
     sum_dtype: Y's. buffers: of bands; zeroed: groups of each with zeros off their diagonals; slot: the present group's
-    in its buffer; z, z_index: zero-padded filters, [row, group, pitch], and which tile of these they are;
+    in its buffer; z, z_index: zero-padded filters, [row, group, channel, pitch], and which tile of these they are;
     rings: of rows of x, and of its factor. mirror: the matrix that undoes the mirroring; bias, ones: the bias in parts,
     and what adds it to all columns.
     """
