@@ -103,6 +103,13 @@ def test_what_is_shipped_is_for_todays_constants():
     assert len(shipped.table().answers) == max(0, len(lines) - 1), "write them with `make plans OPTIONS=--fresh`"
 
 
+def test_kernels_take_plans_of_each_list_of_settings():
+    """A setting that is gone would leave its plans unused: an estimate takes their place."""
+    first = {(one.algorithm, tuple(dict(one.config or ()))): one for one in shipped.table().plans()}
+    for one in first.values():
+        assert known(one.request) == Estimate(one.algorithm, one.config), f"`make plans OPTIONS=--check`: {one}"
+
+
 def test_a_sample_of_what_is_shipped_takes_what_it_says():
     """Those that are short enough to be timed whole, to 0.5 %, and no longer than their estimates unless they hedge."""
     short = [one for one in shipped.table().plans() if one.request.problem.flops < 5e7]
