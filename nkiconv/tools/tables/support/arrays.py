@@ -101,7 +101,9 @@ def _multiplied(operands: Operands) -> Mapping[str, Any]:
 
 def _channels_last(operands: Operands) -> Mapping[str, Any]:
     n, channels, *image = operands.x
-    return {"x": operands.array((n, *image, channels)), "layout": LAST[operands.axes]}
+    # token-major rows of depthwise_conv1d are causal
+    causal = {"padding": "causal"} if len(operands.w) == 2 else {}
+    return {"x": operands.array((n, *image, channels)), "layout": LAST[operands.axes], **causal}
 
 
 def _filter_layout(operands: Operands) -> Mapping[str, Any]:
