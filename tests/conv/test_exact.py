@@ -391,3 +391,15 @@ def test_k_packing_fills_matmuls_with_images(taps, pixels, K, images):
     size, square = taps * pixels, (taps, taps)
     problem = ConvProblem(N=8, C=3, H=size, W=size, K=K, R=taps, S=taps, stride=square)
     assert planned(problem, K_PACKING)[0].stack.images == images
+
+
+def test_bias_by_a_product_of_16_bits_beside_tf32():
+    """Outputs without a tap of x get their bias by the Tensor Engine, as three parts of bf16: these stay bf16."""
+    rng = np.random.default_rng(1)
+    x, w, bias = (rng.integers(-3, 4, shape).astype("float32") for shape in ((2, 1, 5, 9), (16, 9, 1, 1), 16))
+    truth = np.zeros((2, 1, 13, 16)) + bias
+    truth[:, :, ::3] += x @ w[:, :, 0, 0].T
+    given = {"lhs_dilation": (1, 3), "layout": "NHWC", "precision": "tf32", "bias": bias}
+    for lnc in (1, 2):
+        y = nkiconv.conv2d(x, w, algorithm="activation_stationary", lnc=lnc, **given)
+        np.testing.assert_array_equal(y, truth)

@@ -59,7 +59,8 @@ def moved_operands(operands, register, at):
 
 def of_array(tile, operands):
     """A tile in the dtype that the Tensor Engine reads; None stays None."""
-    return tile.view(nl.tfloat32) if tile != None and operands.precision == "tf32" else tile
+    is_tf32 = tile != None and operands.precision == "tf32" and tile.dtype == nl.float32
+    return tile.view(nl.tfloat32) if is_tf32 else tile
 
 
 def scale_residual(residual_sbuf, beta):
