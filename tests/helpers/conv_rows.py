@@ -130,6 +130,8 @@ _PIXELS = {
             N=1, C=5, H=11, W=600, K=40, R=2, S=4, rhs_dilation=(2, 3), padding=((1, 0), (11, -2)), layout="NHWC"),
         {"shifts": 3, "shard": "channels"}),
     "rows folded, one tap": (_PIXELS_ONE_TAP, {"fold": 4, "side": 2}),
+    # by_k of one output channel is a whole image
+    "rows folded, one output channel": (_PLAIN_ROWS.replace(K=1, layout="NCHW"), {"fold": 2, "side": 11}),
     "rows folded, without room for rows of x": (_PLAIN_ROWS.replace(C=100), {"fold": 3, "side": 1}),
     "rows folded without room, columns shifted": (_ROWS.replace(C=40), {"fold": 3, "shifts": 3}),
     "rows folded of several K tiles": (_ROWS.replace(C=150, K=70), {"fold": 3}),
@@ -298,6 +300,7 @@ _M_PACKING = {
     "all partitions": (RGB, m_packed(23, 1)),
     "one block a bank": (RGB, m_packed(5, 3)),
     "many banks": (RGB.replace(W=90), m_packed(1, 3)),
+    "rows of x that fill X_BYTES": (RGB.replace(H=9, W=920), m_packed(2, 3)),
     "many K tiles": (RGB.replace(C=1100, H=9, W=7, R=5, S=5), m_packed(6, 3)),
     "many K tiles, loads of some": (RGB.replace(C=460, H=9, W=7, K=60), m_packed(2, 1)),
     "many K tiles, image by image": (RGB.replace(N=2, C=600, H=54, W=55, K=1), m_packed(27, 3)),

@@ -263,6 +263,7 @@ class PixelCore(Core):
         side, fold = plan.sizes.side, plan.source.fold
         by_k, by_n, by_p, by_q, *_ = strides = self.geometry.y_strides
         pattern = [[by_n, block.zn], [fold * block.apart * by_p, block.pn], [side * by_q, block.units]]
-        pattern += [[by_q, side], [by_k, kn]] if fold == 1 else [[by_p, fold], [by_k, side * kn]]
+        # of one output channel, by_k may be any number
+        pattern += [[by_q, side], [by_k, kn]] if fold == 1 else [[by_p, fold], [by_q // kn, side * kn]]
         first = k0, out_tile.z0 + block.z, (out_tile.p0 + block.p) * fold, out_tile.q0
         return (0, 0, 0), pattern, offset_at(strides, first)
