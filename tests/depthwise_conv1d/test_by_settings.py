@@ -222,6 +222,23 @@ def test_every_setting(algorithm, row, config, dtype, request_):
     check(problem, request_, 4, whole=request_ == PLAIN, algorithm=algorithm, config=config)
 
 
+@pytest.mark.cover(4)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("columns", [2, 8192])
+# Channel tiles that are whole or end early, of one image and of several, of rows in one tile, in several, and of one
+# column.
+@pytest.mark.parametrize("row", [
+    Row("odd tiles", 1, 1111, 40, 4, 1, (3, 0)),
+    Row("images", 4, 650, 31, 4, 1, (3, 2)),
+    Row("images of odd tiles", 3, 777, 20, 3, 1, (4, 0), 2),
+    Row("tokens", 5, 600, 1, 4, 1, (3, 0)),
+    Row("a state of one", 2, 1500, 9, 2, 1, (1, -1)),
+], ids=lambda row: row.id)  # fmt: skip
+def test_states_of_tiles_and_images_are_exact(row, columns):
+    config = (("columns", columns),)
+    check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
+
+
 @pytest.mark.parametrize("config", [ROWWISE, (("x_stationary", False),)])
 def test_all_digits_of_a_bias_are_added(config):
     rng = np.random.default_rng(11)
