@@ -111,11 +111,11 @@ def completed(bound: Bound, schedule: Schedule, given: dict[str, Any]) -> Implic
         idle_ns = busy.tensor - filters_ns / halves - busy.dma
         moved = max(0, min(sum(map(len, schedule.batches)) // halves, int(idle_ns / move_ns)))
     # of several taps, DMA brings filters more than x: sums one by one need them later
-    together = num_taps(geometry) == 1 and busy.dma > busy.tensor
-    for index, batch in enumerate(schedule.batches):
-        together &= (
-            len(batch) > 1 and can_together(geometry, batch) and schedule.banks_together(index) <= TOGETHER_BANKS
-        )
+    waits = num_taps(geometry) == 1 and busy.dma > busy.tensor
+    together = waits and all(
+        len(batch) > 1 and can_together(geometry, batch) and schedule.banks_together(index) <= TOGETHER_BANKS
+        for index, batch in enumerate(schedule.batches)
+    )
     open_ones = {"warmup": warmup, "moved": moved, "order": ORDERS[together], "loop": 0}
     chosen = replace(schedule.settings, **{**open_ones, **given})
     if "loop" not in given and loop_unsupported(geometry, options, 1, chosen.product) == "":

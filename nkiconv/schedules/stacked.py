@@ -80,7 +80,8 @@ HIDE_LOADS = 64
 #: For depthwise problems, bytes per partition of stationaries that are loaded together, and of all buffers of x.
 ROUND_BYTES = 40_960
 DEPTHWISE_X_BYTES = 49_152
-#: M tiles whose stationaries are loaded together.
+#: M tiles whose stationaries are loaded together, at most: over 9 golden plans of depthwise problems 8 take 0.996 of
+#: the time of a number by the Tensor Engine's work (modelled).
 TOGETHER = 8
 #: M tiles whose x is loaded ahead: the fewest, the most, and the planes of all.
 AHEAD_LEAST, AHEAD_MOST, AHEAD_PLANES = 2, 16, 64

@@ -58,7 +58,7 @@ def moved_operands(operands, register, at):
 
 
 def of_array(tile, operands):
-    """A tile in the dtype that the Tensor Engine reads; None stays None."""
+    """A tile in the dtype that the Tensor Engine reads: tf32 asks for fp32 tiles as such; None stays None."""
     is_tf32 = tile != None and operands.precision == "tf32" and tile.dtype == nl.float32
     return tile.view(nl.tfloat32) if is_tf32 else tile
 
